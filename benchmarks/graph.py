@@ -89,7 +89,7 @@ def knn_leiden(n: int, d: int) -> tuple[float, str]:
 
 
 def command(n: int, d: int) -> tuple[float, str]:
-    """The whole command on a Parquet file: read, neighbours in cells, Louvain, summary."""
+    """The complete command on a Parquet file: read, neighbours in cells, Louvain, summary."""
     x, labels = _clustered(n, d)
     with tempfile.TemporaryDirectory() as folder:
         table = pa.table({"client": [f"c{row}" for row in range(n)], **{f"x{at}": x[:, at] for at in range(d)}})

@@ -1,11 +1,11 @@
-"""Hostile input by the thousand for everything that reads: no fault, no hang, bounded memory, nothing executed.
+"""Fuzz every reader with thousands of hostile inputs: no crash, no hang, bounded memory, nothing executed.
 
 python benchmarks/hostile.py [--inputs 100000] [--seed 0] [--only NAME,NAME] [--found DIR]
-python benchmarks/hostile.py --guided ...    with atheris, which follows what an input reaches (pip install atheris)
+python benchmarks/hostile.py --guided ...    with atheris, which is guided by code coverage (pip install atheris)
 
-Inputs are changed copies of valid ones and of those that `tests/fuzz/corpus` keeps. Each is read in this process with
-10 seconds of processor time and 4 GiB of address space beyond what Python takes at the start. Inputs with another end
-than acceptance or a FedkinError are stored in DIR; the exit status is 1 if there is one.
+Inputs are changed copies of valid inputs and of those in `tests/fuzz/corpus`. Each is read in this process with
+10 seconds of processor time and 4 GiB of address space beyond what Python takes at the start. An input must be accepted
+or end in a FedkinError. Other inputs are stored in DIR; the exit status is 1 if there is one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from fuzz.mutate import mutated  # noqa: E402
 if "--one" in sys.argv:
     import atheris
 
-    # It hears of every branch that an input takes in what is imported here.
+    # atheris records every branch that an input takes in the modules that are imported here.
     with atheris.instrument_imports(include=["fedkin"], enable_loader_override=False):
         from fuzz.targets import TARGETS, Target, accepts
 else:
@@ -46,9 +46,9 @@ else:
 
 SECONDS = 10
 MEMORY = 4 << 30
-# What Python reports before it starts anything, or loads anything that may run code.
-# Ends of an input that are no fault, and figures beside them.
+# Outcomes of an input that are no fault, and further figures.
 KNOWN = ("accepted", "refused", "guided", "longest ms", "most MiB")
+# Events that Python reports before it starts a program, opens a connection, or loads anything that may run code.
 EXECUTED = (
     "subprocess.Popen",
     "os.system",
@@ -70,12 +70,12 @@ class Executed(BaseException):
 
 @contextmanager
 def guarded() -> Iterator[None]:
-    """At most SECONDS of processor time for what is inside, and 12 times as many of the clock."""
+    """Limit this context to SECONDS of processor time, and to 12 times as many seconds of the clock."""
 
     def stop(number: int, frame: object) -> None:
         raise Hung(f"more than {SECONDS} seconds of processor time, or {12 * SECONDS} of the clock")
 
-    # A busy machine is no hang, so processor time counts; what waits and computes nothing is stopped by the clock.
+    # Processor time counts, since a busy machine is not a hang; code that only waits is stopped by the clock.
     timers = {signal.ITIMER_PROF: (signal.SIGPROF, SECONDS), signal.ITIMER_REAL: (signal.SIGALRM, 12 * SECONDS)}
     before = {number: signal.signal(number, stop) for number, _ in timers.values()}
     for timer, (_, seconds) in timers.items():
@@ -90,7 +90,7 @@ def guarded() -> Iterator[None]:
 
 
 def watch() -> None:
-    """Bound memory, and raise Executed where something is started."""
+    """Limit memory, and raise Executed if the process starts or loads something."""
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY, size + MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -103,14 +103,14 @@ def watch() -> None:
 
 
 def begun(name: str) -> tuple[Target, list[bytes], Path]:
-    """A target, its seeds with those of the corpus, and a folder for it."""
+    """(a target, its seeds and those of the corpus, a folder for it)."""
     target = TARGETS[name]
     kept = sorted((ROOT / "tests/fuzz/corpus" / name.replace("/", "-")).glob("*"))
     folder = Path(tempfile.mkdtemp(prefix="fedkin-fuzz-"))
     (folder / target.name).parent.mkdir(exist_ok=True)
     seeds = target.seeds()
     for seed in seeds:
-        accepts(target, seed, folder)  # what is imported late is imported before anything is bounded
+        accepts(target, seed, folder)  # so that late imports happen before the limits apply
     return target, [*seeds, *(path.read_bytes() for path in kept)], folder
 
 
@@ -145,7 +145,7 @@ def mutate(name: str, count: int, seed: int, found: Path) -> Counter[str]:
 
 
 def guide(name: str, count: int, seed: int, found: Path) -> None:
-    """Let atheris try `count` inputs of one target in this process, which it ends."""
+    """Let atheris try `count` inputs of one target in this process; atheris ends the process."""
     target, seeds, folder = begun(name)
     corpus = folder / "corpus"
     corpus.mkdir()
@@ -173,7 +173,7 @@ def guide(name: str, count: int, seed: int, found: Path) -> None:
 
 
 def forked(name: str, arguments: argparse.Namespace) -> Counter[str]:
-    """The ends of one target's inputs, from a process of its own: a crash of a library ends only that."""
+    """The outcomes of one target's inputs, from a process of its own: a crash of a library ends only this process."""
     there, here = os.pipe()
     child = os.fork()
     if not child:
@@ -193,7 +193,7 @@ def forked(name: str, arguments: argparse.Namespace) -> Counter[str]:
 
 
 def guided(name: str, arguments: argparse.Namespace) -> Counter[str]:
-    """The ends of one target's inputs that atheris chose; it ends the process in which it runs."""
+    """The outcomes of one target's inputs that atheris chose, in a process of its own, which atheris ends."""
     words = [sys.executable, __file__, "--one", name, "--inputs", str(share(name, arguments))]
     words += ["--seed", str(arguments.seed), "--found", str(arguments.found)]
     ended = subprocess.run(words, capture_output=True, text=True)
@@ -206,7 +206,7 @@ def guided(name: str, arguments: argparse.Namespace) -> Counter[str]:
 
 
 def share(name: str, arguments: argparse.Namespace) -> int:
-    """How many inputs a target gets: one that reads a whole run gets a quarter."""
+    """How many inputs a target gets: a target that reads a complete run gets a quarter of the others' number."""
     weights = {one: 1 if one.startswith("run-") else 4 for one in TARGETS}
     named = arguments.only.split(",")
     return (

@@ -1,11 +1,11 @@
-"""Generated tables in the ways that people write them: fedkin and pandas must agree on values, counts and clients.
+"""Generated tables in the notations that people use: fedkin and pandas must agree on values, counts and clients.
 
 python benchmarks/hostile_tables.py [--tables 20000] [--seed 0] [--seconds 300] [--found DIR]
 
 Each table is written as CSV (delimiter, decimal sign, thousands, units, dates, quotes, missing values, byte order mark,
-line ends) or as Parquet (types of every kind). pandas reads it with the settings it was written with; fedkin finds
-them, or is told. A table passes if all agrees, if fedkin says that a column stays text, or if it refuses the file.
-Other tables are stored in DIR, and the exit status is 1.
+line ends) or as Parquet (types of every kind). pandas reads it with the settings it was written with; fedkin detects
+these settings, or gets them. A table passes if all values agree, if fedkin notes that a column stays text, or if it
+refuses the file. Other tables are stored in DIR, and the exit status is 1.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ KINDS = ("whole", "money", "decimal", "tiny", "huge", "signed", "code", "word", 
 
 
 def column(kind: str, count: int, rng: np.random.Generator) -> list[Any]:
-    """Values of a kind; None where nothing is known."""
+    """Values of a kind; None for missing values."""
     draw: dict[str, Any] = {
         "whole": lambda: int(rng.integers(0, 200)), "money": lambda: int(rng.integers(1, 10**7)),
         "decimal": lambda: round(float(rng.normal(50, 30)), int(rng.integers(1, 4))),
@@ -59,7 +59,7 @@ def column(kind: str, count: int, rng: np.random.Generator) -> list[Any]:
 
 
 def spelt(value: Any, how: dict[str, Any]) -> str:
-    """A value as it stands in a CSV file."""
+    """A value as it is written in a CSV file."""
     if value is None:
         return str(how["missing"])
     if isinstance(value, pd.Timestamp):
@@ -77,11 +77,11 @@ def spelt(value: Any, how: dict[str, Any]) -> str:
 
 
 def ways(rng: np.random.Generator) -> dict[str, Any]:
-    """How a CSV file is written."""
+    """A random format of a CSV file."""
     decimal = str(rng.choice([".", ".", ","]))
     marks = ["", "", " ", "'", "," if decimal == "." else "."]
     thousands, delimiter = str(rng.choice(marks)), [",", ",", ";", "\t", "|"][rng.integers(5)]
-    # In a file of commas, points are decimal signs unless somebody says something else.
+    # If commas separate cells, fedkin takes points for decimal signs unless it is told otherwise.
     told = bool(rng.random() < 0.3) or (thousands == "." and delimiter == ",")
     return {
         "decimal": decimal, "thousands": thousands, "delimiter": delimiter, "told": told,
@@ -107,7 +107,7 @@ def generated(rng: np.random.Generator) -> tuple[dict[str, list[Any]], dict[str,
 
 
 def write_csv(path: Path, columns: dict[str, list[Any]], how: dict[str, Any]) -> None:
-    """Write the columns in this way."""
+    """Write the columns in this format."""
     out = io.StringIO()
     writer = csv.writer(out, delimiter=how["delimiter"], quoting=how["quoting"], lineterminator=how["end"])
     if how["sep"]:
@@ -139,7 +139,7 @@ def write_parquet(path: Path, columns: dict[str, list[Any]], kinds: dict[str, st
 
 
 def oracle(path: Path, kinds: dict[str, str], how: dict[str, Any]) -> pd.DataFrame:
-    """What pandas reads, told how the file is written."""
+    """What pandas reads with the settings with which the file was written."""
     if path.suffix == ".parquet":
         frame = pd.read_parquet(path)
     else:
@@ -160,7 +160,7 @@ def oracle(path: Path, kinds: dict[str, str], how: dict[str, Any]) -> pd.DataFra
 
 
 def difference(table: pa.Table, frame: pd.DataFrame, kinds: dict[str, str]) -> str | None:
-    """What fedkin reads in another way than pandas, in words."""
+    """The first difference between fedkin's and pandas' values, in words; None if there is none."""
     if table.num_rows != len(frame) or set(kinds) - set(table.column_names):
         return f"{table.num_rows} rows of {table.column_names}, expected {len(frame)} of {list(kinds)}"
     said = {**noted(table), **code_like(table)}
@@ -191,7 +191,7 @@ def difference(table: pa.Table, frame: pd.DataFrame, kinds: dict[str, str]) -> s
 
 
 def tried(folder: Path, rng: np.random.Generator) -> tuple[str, str, Path]:
-    """(how one table ended, in which words, its file)."""
+    """Try one table; return (its outcome, a message, its file)."""
     columns, kinds = generated(rng)
     how = ways(rng)
     path = folder / ("t.csv" if rng.random() < 0.8 else "t.parquet")
@@ -220,7 +220,7 @@ def tried(folder: Path, rng: np.random.Generator) -> tuple[str, str, Path]:
 
 
 def main() -> None:
-    """Try the tables and print how they ended."""
+    """Try the tables and print their outcomes."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tables", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=0)

@@ -1,12 +1,12 @@
-"""Kill commands at file operations and at random moments, let them go on, and compare with uninterrupted ones.
+"""Kill commands at file operations and at random moments, continue them, and compare with uninterrupted ones.
 
     python benchmarks/kills.py --out kills.json                        # every method and mode: about an hour
     python benchmarks/kills.py --only "run fedavg" --every 1 --random 20
 
 A kill is a SIGKILL, before an operation on files (opening to write, fsync, renaming, removing, making a folder) or at
-a random moment. After it `fedkin runs check` must find nothing wrong, the command must go on (or begin again, where
+a random moment. After a kill `fedkin runs check` must find nothing wrong, the command must continue (or begin again, if
 nothing was begun), and the folder must equal that of an uninterrupted run byte for byte: clocks stand still, so times
-and reports are compared too. Exit status 1 if one did not.
+and reports are compared too. Exit status 1 if a kill failed this test.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ sys.path.insert(0, str(ROOT / "tests"))
 from fedkin.methods import METHODS  # noqa: E402
 from killing import Bench, Case, tallied  # noqa: E402
 
-# Of each kind: every how many operations there is a kill, and how many kills come at random moments.
+# For each kind of case: (operations between two kills, number of kills at random moments).
 PLAN = {"run": (32, 2), "fast": (70, 2), "workers": (70, 2), "compare": (24, 6)}
-# Killed before every single operation.
+# A run of this method is killed before every single operation.
 ALL = "sfmtl-graph"
 
 
 def cases() -> list[tuple[Case, int, int]]:
-    """Return each case with every how many operations it is killed, and how often at random."""
+    """Return (case, operations between two kills, number of kills at random moments) for each case."""
     found = [(Case("run", (name,)), 1 if name == ALL else PLAN["run"][0], PLAN["run"][1]) for name in sorted(METHODS)]
     found += [(Case("run", (name,), "fast"), *PLAN["fast"]) for name in sorted(METHODS)]
     found += [(Case("run", (name,), "workers"), *PLAN["workers"]) for name in ("fedavg", "mapl")]

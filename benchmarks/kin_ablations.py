@@ -1,10 +1,10 @@
-"""What each part of kin's choice is worth, on the federations of `fedkin bench`, or on those that differ by degrees.
+"""The effect of each part of kin's choice, on the federations of `fedkin bench`, or on those that differ gradually.
 
     OMP_NUM_THREADS=1 python benchmarks/kin_ablations.py ablations.jsonl            all, some minutes of one core
     OMP_NUM_THREADS=1 python benchmarks/kin_ablations.py ablations.jsonl --table    the table only
     OMP_NUM_THREADS=1 FEDKIN_DATA=DATA python benchmarks/kin_ablations.py degrees.jsonl --degrees
 
---degrees: those federations of the full suite whose clients differ by degrees; forty minutes of one core. Every run has
+--degrees: those federations of the full suite whose clients differ gradually; forty minutes of one core. Every run has
 the rate that was tuned for kin on its federation (stored with the suite), and the seeds of the suite. Each run is one
 line of the file, so a run that was stopped can be continued.
 """
@@ -40,7 +40,7 @@ all_levels, loss_per_sample, chosen_use = kin.levels_of, kin.per_sample, kin.Kin
 
 
 def only(*levels: str) -> AbstractContextManager[Any]:
-    """Of the levels that would be tried, these."""
+    """Try only these of the levels."""
 
     def kept(state: kin.State, degrees: str) -> list[str]:
         return [level for level in all_levels(state, degrees) if level in levels] or ["all"]
@@ -49,19 +49,19 @@ def only(*levels: str) -> AbstractContextManager[Any]:
 
 
 def fixed(strength: Strength) -> AbstractContextManager[Any]:
-    """One strength, at every level."""
+    """Use one strength at every level."""
     return patch.object(kin, "strengths", lambda task: (strength,))
 
 
 def wrong_per_sample(task: Task) -> Callable[[Tensor, Tensor], Tensor]:
-    """1 for a wrong class, 0 for a right one; squared errors as they are."""
+    """1 for a wrong class, 0 for a right one; squared errors stay unchanged."""
     if not task.labels:
         return loss_per_sample(task)
     return lambda outputs, targets: (outputs.argmax(1) != targets).double()
 
 
 def tuned(self: kin.Kin, client: ClientView[Any], message: Message) -> ClientFlow[Params]:
-    """What kin's client uses, after TUNED passes of training of the whole model, if it shares one."""
+    """The model that kin's client uses; if it is shared, after TUNED passes of training of body and head."""
     used = chosen_use(self, client, message)
     params = used if isinstance(used, Mapping) else (yield from used)
     if message["alone"] or not client.size:
@@ -90,7 +90,7 @@ def rates(suite: Suite, names: Sequence[str]) -> dict[tuple[str, int], float]:
 
 
 def run(suite: Suite, name: str, variant: str, seed: int, rate: float) -> dict[str, Any]:
-    """A line of the file."""
+    """Run kin in one variant; return the line of the file."""
     entry = suite.federations[name]
     federation = entry.make(seed)
     with VARIANTS[variant]():

@@ -1,4 +1,4 @@
-"""What kin's choice is worth when clients lie about their held-out costs.
+"""How good kin's choice is when clients lie about their held-out costs.
 
     OMP_NUM_THREADS=1 FEDKIN_DATA=DATA python benchmarks/kin_liars.py
 

@@ -7,8 +7,8 @@ Lies are those of kin_liars.py. At the choice a client knows the loss of each of
 candidate, under the other strengths at the chosen level, and under a model of its own, trained on the same four fifths
 for as many rounds. It vetoes if an alternative has a smaller mean loss by more than Z standard errors of the paired
 difference, and then uses the alternative with the smallest. "head": only other strengths; "own": only the model of its
-own, for which every client has to train a second model; "both". A veto changes what a client uses and no training, so
-that one run serves all rules. Each run is one line of the file, so a run that was stopped can be continued.
+own, for which every client has to train a second model; "both". A veto changes the model that a client uses, but not
+training, so one run serves all rules. Each run is one line of the file, so a run that was stopped can be continued.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ TRAINING = {"lr": RATE, "local_steps": 5, "batch_size": 32}
 
 
 class Runs:
-    """A federation of a seed, its nets, and what each client trained alone: half of a run on four fifths, and a run."""
+    """A federation of a seed, its net, and the models that each client trained alone.
+
+    trial: after half of the rounds, on four fifths of the samples. own: after all rounds, on all samples.
+    """
 
     def __init__(self, name: str, seed: int) -> None:
         self.entry, self.seed = SUITE.federations[name], seed

@@ -2,13 +2,13 @@
 
     OMP_NUM_THREADS=1 python benchmarks/network.py [--clients 4] [--rounds 30] [--method NAME] [--folder DIR] [--all]
 
-It does by the commands of docs/network.md what several sites would do: a CA, a key and a certificate for each, a join
-file; then a server and one client for each site, each a process with its own samples (digits, rotated in groups that
-nobody is told). At the end it runs the same experiment as a simulation, and says whether the records are equal, how
-many rounds a minute each made (the median of all rounds but the first), and what the network costs for each client
-and round; and the memory of the processes: pages of its own alone (USS), and with its share of those that several have
-(PSS), the largest of samples four times a second. --all: all figures of docs/network.md, with those of exchange.py and
-of crowd.py for 50 clients and for 50 peers (in a network namespace of their own, where `unshare` is allowed one).
+It uses the commands of docs/network.md as several sites would: a CA, a key and a certificate for each, a join file;
+then a server and one client for each site, each a process with its own samples (digits, rotated in groups that no
+participant knows). At the end it runs the same experiment as a simulation, and says whether the records are equal, how
+many rounds a minute each made (the median of all rounds except the first), and what the network costs for each client
+and round; and the memory of the processes: private pages (USS), and these with a share of shared pages (PSS), each the
+largest of four samples a second. --all: all figures of docs/network.md, with those of exchange.py and of crowd.py for
+50 clients and for 50 peers (in a network namespace of their own, where `unshare` is allowed one).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def prepared(folder: Path, written: dict[str, Any]) -> list[str]:
 
 
 def held(process: subprocess.Popen[bytes]) -> tuple[float, float]:
-    """The memory of a process now, in MB: USS and PSS; nothing of one that has ended."""
+    """The memory of a process now, in MB: USS and PSS; 0 if it has ended."""
     try:
         rows = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()[1:]
     except OSError:
@@ -111,7 +111,7 @@ def joined(folder: Path, names: list[str]) -> list[tuple[float, float]]:
 
 
 def others() -> None:
-    """Run the benchmarks that belong to these, one after another."""
+    """Run the other benchmarks of docs/network.md, one after another."""
     here = Path(__file__).parent
     subprocess.run([sys.executable, str(here / "exchange.py")], check=True)
     alone = ["unshare", "-rn", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]

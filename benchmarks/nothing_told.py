@@ -1,4 +1,4 @@
-"""What it costs to be told nothing: the tables of docs/results/nothing-told.md, from the stored runs of the suite.
+"""The tables of docs/results/nothing-told.md: the cost of not knowing how clients differ, from the suite's stored runs.
 
     for method in local fedavg kin ditto ...; do fedkin bench $method --suite benchmarks/full_suite.py --store; done
     python benchmarks/nothing_told.py --csv docs/results/nothing-told.csv \\
@@ -26,10 +26,10 @@ from scipy.stats import t as student
 from fedkin.running.bench import read_lines
 
 Lines = list[dict[str, Any]]
-SHOWN = 0.4  # of the federations, on which a method has to be finished
+SHOWN = 0.4  # share of federations on which a method has to be finished to be shown
 # Groups that the data set states, which may mean nothing for training.
 NATURAL = ("eICU hospitals", "TPT-48 states")
-# Federations whose clients differ by degrees rather than in groups.
+# Federations whose clients differ gradually rather than in groups.
 DEGREES = (
     "writers 20", "writers 40", "writers 100", "writers rot2 40", "writers and turns 20+20",
     "MNIST Dirichlet .3 40x100", "MNIST rot4 own mask 40x100", "MNIST own swaps 40x100", "MNIST own angles 40x100",
@@ -79,7 +79,7 @@ class Runs:
         return np.array([run["mean"] for run in self.finished[federation, method]])
 
     def reference(self, federation: str) -> str:
-        """The best method but kin, by its mean lead over FedAvg."""
+        """The best method except kin, by its mean lead over FedAvg."""
         methods = [m for m in self.methods if (federation, m) in self.finished and not m.startswith("kin")]
         return max(methods, key=lambda method: float(self.apart(federation, method, "fedavg").mean()))
 
@@ -90,7 +90,7 @@ class Runs:
         return mine[:n] - theirs[:n]
 
     def regret(self, federation: str, method: str) -> Any:
-        """[seeds] points below the best other with the same seed."""
+        """[seeds] points by which a method is below the best other method with the same seed."""
         return self.apart(federation, self.reference(federation), method)
 
     def gaps(self, federation: str, method: str) -> Any:
@@ -120,7 +120,7 @@ class Runs:
         return float(leads.mean()), float(leads.mean()) - half, float(leads.mean()) + half
 
     def ari(self, federation: str, method: str) -> float | None:
-        """Mean over seeds of the agreement of its groups with the planted ones; None where there are none."""
+        """Mean over seeds of the ARI of a method's groups with the planted ones; None if a run has none."""
         values = [run.get("ari") for run in self.finished[federation, method]]
         return None if None in values else float(np.mean(values))  # type: ignore[arg-type]
 
@@ -144,7 +144,7 @@ def tables(runs: Runs) -> dict[str, str]:
 
 
 def filled(page: str, made: Mapping[str, str]) -> str:
-    """The page with the tables that it has marks for, `<!-- table: NAME -->` and `<!-- end -->`, written anew."""
+    """The page with new tables between its marks `<!-- table: NAME -->` and `<!-- end -->`."""
     names = re.findall(r"<!-- table: (\w+) -->", page)
     if not names:
         raise ValueError("the page has no <!-- table: NAME -->")
@@ -175,7 +175,7 @@ def _paired(leads: Any) -> str:
 
 
 def _seeds(values: Sequence[str]) -> str:
-    """A value for each seed, or the one that all have."""
+    """A value for each seed, or the common value of all seeds."""
     return values[0] if len(set(values)) == 1 else " ".join(values)
 
 

@@ -3,8 +3,8 @@
     OMP_NUM_THREADS=1 python benchmarks/partners.py [--federations 100] [--first 0] [--seconds 500]
 
 Each federation has two clients of 120 rows; a useful partner of 500 rows of the same distribution, and its copy; a
-useless one of 200 rows whose labels are drawn without looking at the inputs; and a harmful one of 300 rows whose labels
-are those of the others, turned round. It prints a table of how often the order is right, of verdicts, and of means.
+useless one of 200 rows whose labels are independent of the inputs; and a harmful one of 300 rows whose labels depend on
+the inputs in the opposite way. It prints a table of how often the order is right, of verdicts, and of means.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def planted(seed: int) -> Federation:
 
 
 def worth(seed: int) -> PartnerValues:
-    """What partners add in this federation."""
+    """What each partner adds in the federation of this seed."""
     training = Training(rounds=5, local_steps=20, batch_size=32, lr=0.1)
     bench = Bench(Mlp(hidden=(16,)), training, RunSettings(mode="fast"), seed)
     found = advise(planted(seed), bench, Plan(folds=3, rates=(1.0,)), partners=6).worth

@@ -4,7 +4,7 @@
         [--rounds 12]
 
 FedAvg with 10 clients that have 300 training and 200 test samples of the data set each, drawn by the seed; batches of
-32, one epoch a round, SGD at .05. Both runs of a seed have the same samples, first values and batches. Printed: the
+32, one epoch a round, SGD at .05. Both runs of a seed have the same samples, initial values and batches. Printed: the
 accuracy over all test samples, mean and standard deviation over seeds, and the mean of the differences bf16 - float32
 with its standard error.
 """

@@ -3,8 +3,8 @@
 python benchmarks/privacy.py [--seeds 0,1,2] [--out docs/results/privacy.csv]
 
 20 clients with about 70 handwritten digits each in four groups (scenario rotated-masked), all of them in each of 30
-rounds; the embedded data set, so that nothing need be fetched. Prints a table, and writes a line for each run. The
-bounds are near the median norms of what clients send without noise; that look at the data is not in any epsilon.
+rounds; the embedded data set, so that nothing needs to be downloaded. Prints a table, and writes a line for each run.
+The bounds are near the median norms of what clients send without noise; no epsilon includes this look at the data.
 """
 
 from __future__ import annotations

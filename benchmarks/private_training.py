@@ -1,10 +1,10 @@
-"""Scores against epsilon: what private training (`privacy.sample_epsilon`) costs clients of unlike sizes.
+"""Scores against epsilon: what private training (`privacy.sample_epsilon`) costs clients of different sizes.
 
 python benchmarks/private_training.py [--seeds 0,1,2] [--out docs/results/private-training.csv]
 
 Handwritten digits in four groups, dealt to 20 or to 5 clients, and six simulated hospitals as in the tutorial
-docs/tutorials/my-table.md, of 240 or 4,000 training rows each; nothing need be fetched. Prints a table, and writes a
-line for each run. Digits are scored by accuracy, hospitals by ROC-AUC, both as a mean over clients.
+docs/tutorials/my-table.md, of 240 or 4,000 training rows each; nothing needs to be downloaded. Prints a table, and
+writes a line for each run. Digits are scored by accuracy, hospitals by ROC-AUC, both as a mean over clients.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TRAINING = {"lr": 0.3, "local_steps": 5, "batch_size": "all"}
 
 
 def hospitals(rows: int, seed: int) -> Federation:
-    """The law of docs/tutorials/my-table.md, so many rows for each hospital; a fifth of them are test rows."""
+    """The distribution of docs/tutorials/my-table.md, with `rows` rows per hospital; a fifth of them are test rows."""
     draw, table = rng(seed, "hospitals"), dict[str, list[Any]]()
     for number, name in enumerate(["north", "south", "east", "west", "harbour", "hill"]):
         age, creatinine, oxygen = draw.normal(65, 12, rows), draw.normal(1.2, 0.4, rows), draw.normal(94, 3, rows)

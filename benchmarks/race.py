@@ -6,8 +6,8 @@
 There are 100 clients with 300 samples in an array each; 20 train in each round, for one epoch of SGD in batches of 32.
 Nets are those of benchmarks/peers, written as a user writes them. The sides alternate round by round in this process,
 on one thread. A ratio is the median over rounds of (side / plain loop), with quartiles; below 1 is faster. With a GPU
-the samples lie there, elapsed time counts in place of CPU time, and a plain loop on the CPU is one more side. A mode
-may name a precision: fast/bf16.
+the samples are in its memory, elapsed time counts instead of CPU time, and a plain loop on the CPU is one more side. A
+mode may name a precision: fast/bf16.
 """
 
 from __future__ import annotations

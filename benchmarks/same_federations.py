@@ -27,7 +27,7 @@ def signed(data: Federation, seed: int, epsilon: float | None = None, per_featur
     if epsilon is None:
         plan = Plan.of([Spread.of(x, y, per_feature=per_feature) for x, y in data], seed=seed)
         return [sign(plan, x, y) for x, y in data]
-    # Federations of one seed have noise of their own too.
+    # Different federations of one seed get different noise.
     rng = np.random.default_rng([seed, 98, zlib.crc32(b"".join(np.ascontiguousarray(x).tobytes() for x, _ in data))])
     noise = noise_for(epsilon, DELTA)
     number = data[0][1] is not None and data[0][1].dtype.kind == "f"

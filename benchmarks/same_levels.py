@@ -29,7 +29,7 @@ from fedkin.graph.grouping_tests import Search
 LEVELS = (0.05, 0.01, 0.001)
 
 
-# Of iid_kinds: what private signatures cannot see, and noise of another kind.
+# Names in iid_kinds: samples whose dependence private signatures cannot see, and noise of another kind.
 NOT_PRIVATE = ("time series, 15 x 200", "every sample twice, 15 x 120", "mixture with noise, 20 x 50")
 
 

@@ -1,4 +1,4 @@
-"""FLT and FedAvg with 100,000 clients: from signatures to groups, and what a round costs beside one with 1,000.
+"""FLT and FedAvg with 100,000 clients: from signatures to groups, and the cost of a round compared with 1,000 clients.
 
     OMP_NUM_THREADS=1 python benchmarks/scale.py groups [--clients 100000] [--rules 10,ratio,same]
     OMP_NUM_THREADS=1 python benchmarks/scale.py rounds [--clients 1000,100000] [--repeats 9]
@@ -62,7 +62,7 @@ def engine_of(federation: Federation, method: Any, a_round: int) -> LocalEngine:
 
 
 class Quick(Flt):
-    """FLT whose clients send the means of their classes: k-means takes 3 ms of each client, and is not the server's."""
+    """FLT whose clients send class means: k-means takes each client 3 ms, and is not the server's work."""
 
     @phase
     def sign(self, client: ClientView[Any], message: Message) -> Message:
@@ -80,7 +80,7 @@ def flt(rule: str) -> Taskonomy:
 
 
 def groups_of(clients: int, rule: str, what: str) -> dict[str, Any]:
-    """What a round costs in which the graph is made, and what the graph has."""
+    """The cost of a round in which the graph is made, and figures of the graph."""
     federation = make_federation(clients)
     if what == "sfmtl":
         engine = engine_of(federation, SfmtlGraph(graph={"sparsify": rule}), clients)

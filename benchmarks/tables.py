@@ -1,4 +1,4 @@
-"""Tables whose clients differ by degrees: what a mixed-effects model reaches, and what methods of nets reach beside it.
+"""Tables whose clients differ gradually: scores of a mixed-effects model, and of methods for nets.
 
     python benchmarks/tables.py bdf.csv Contraception.csv --seeds 5
 

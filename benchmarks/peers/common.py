@@ -20,7 +20,7 @@ SHAPES: dict[str, tuple[int, ...]] = {
 }  # fmt: skip
 CLASSES = {"mlp-32": 10, "mlp-200": 10, "table": 2, "lenet": 10, "cnn-cifar": 10, "leaf-cnn": 62}
 LR = dict.fromkeys(SHAPES, 0.05)
-# Amplitudes of the patterns in noise of deviation 1: nets learn them within a few rounds, but never without errors.
+# Amplitudes of the patterns in noise of standard deviation 1: nets learn them in a few rounds, but not without errors.
 SIGNAL = {"mlp-32": 0.15, "mlp-200": 0.15, "table": 0.3, "lenet": 0.1, "cnn-cifar": 0.1, "leaf-cnn": 0.2}
 
 

@@ -8,11 +8,11 @@ have the same net, initial values, samples and number of steps. Each side is a s
 it (side_*.py), in its own environment and process with one thread; each client has arrays of its own. The sides
 alternate round by round. CPU time is that of a side's process and all processes that it started. A ratio is the median
 over rounds of (side / plain loop) with quartiles, the first round left out; "with the first" is the ratio of
-the sums over all rounds. Then each of fedkin's sides beside each other library: the median over rounds of (fedkin /
-library) with its 95 % interval by the sign test, which needs 6 rounds; an order is told where the interval has no 1.
---json: figures of finished rows are kept in this file, and a row in it is not run again. A
-side without an environment in FOLDER, or that cannot do a row, is named and left out. Accuracy is the share p of the
-last model on 2,000 other samples, with 2 standard errors sqrt(p (1 - p) / n).
+the sums over all rounds. Then each of fedkin's sides is compared with each other library: the median over rounds of
+(fedkin / library) with its 95 % interval by the sign test, which needs 6 rounds; an interval without 1 decides which is
+faster. --json: figures of finished rows are kept in this file, and a row in it is not run again. A side without an
+environment in FOLDER, or that cannot do a row, is named and left out. Accuracy is the share p of the last model on
+2,000 other samples, with 2 standard errors sqrt(p (1 - p) / n).
 """
 
 from __future__ import annotations

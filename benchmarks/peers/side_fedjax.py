@@ -1,4 +1,4 @@
-"""FedJAX's FedAvg, with the net written in JAX (channels last, as JAX has it)."""
+"""FedJAX's FedAvg, with the net written in JAX (channels last, as usual in JAX)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def loss(params, batch, rng):
 
 
 def turned(weight, back=False):
-    """Return a weight of torch as JAX has it, or (back) the other way."""
+    """Convert a weight from torch's layout to JAX's, or (back) from JAX's to torch's."""
     order = {2: (1, 0), 4: (3, 2, 0, 1) if back else (2, 3, 1, 0)}[weight.ndim]
     return np.ascontiguousarray(np.asarray(weight).transpose(order))
 

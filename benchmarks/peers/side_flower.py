@@ -58,7 +58,7 @@ def main(grid: Grid, context: Context) -> None:
     pace.done(result.arrays.to_torch_state_dict())
 
 
-# `load` is deleted, so that the samples do not travel with the function.
+# Delete `load`, so that the samples are not sent with the function.
 del load
 run_simulation(
     server, client, num_supernodes=CLIENTS,

@@ -34,7 +34,7 @@ def exit_status(work: Callable[[], Any]) -> int:
         with suppress(AttributeError, ValueError):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     status = _status_of(work)
-    # Flush here, since Python reports no error when it flushes at exit.
+    # Flush here: when Python flushes at exit, it does not say what went wrong.
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None and not stream.closed:

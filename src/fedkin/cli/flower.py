@@ -158,7 +158,7 @@ def server_app(experiment: Path) -> Any:
 
 
 def _end_with(calls: GridCalls) -> None:
-    """End at once when the SuperLink is gone: it will start this app again, and that one needs the same records.
+    """End at once when the SuperLink is gone: it will start another process of this app, which needs the same records.
 
     A kill at any moment costs only the current round.
     """

@@ -25,7 +25,7 @@ _NOTES = 4  # lines of notes below a table
 
 
 def say(*lines: str, stderr: bool = False) -> None:
-    """Print lines as they are, without wrapping them."""
+    """Print lines unchanged, without wrapping them."""
     console = make_console(stderr=stderr, soft_wrap=True)
     for line in lines:
         console.print(line)

@@ -22,7 +22,7 @@ from fedkin.settings import parse
 # (settings of the source, the data set that it reads with them)
 Found = tuple[dict[str, Any], Dataset]
 
-# Larger pictures are resized to this side length, so that a first run does not take hours.
+# Larger images are resized to this side length, so that a first run does not take hours.
 _SIDE = 64
 # Inputs are standardised unless their means are within _FAR and their standard deviations within _WIDE.
 _FAR, _WIDE = 3.0, (0.1, 10.0)
@@ -65,7 +65,7 @@ def of_saved(data: Path, settings: dict[str, Any]) -> Found:
 
 
 def _pictures(settings: dict[str, Any]) -> Found:
-    """Read pictures unchanged if all are small and of one size, otherwise resized."""
+    """Read images unchanged if all are small and of one size, otherwise resized."""
     stretched = {**settings, "size": _SIDE}
     try:
         read = _read(settings)
@@ -83,7 +83,7 @@ def _read(settings: dict[str, Any]) -> Found:
 
 
 def _channels(x: npt.NDArray[Any]) -> str | None:
-    """The setting `channels` for pictures: none (bytes without channels), last (1, 3 or 4 channels), or the default."""
+    """The setting `channels` of images: none (bytes without channels), last (1, 3 or 4 channels), or the default."""
     if x.ndim == 3 and x.dtype == np.uint8:
         return "none"
     return "last" if x.ndim == 4 and x.shape[3] in (1, 3, 4) and x.shape[1] not in (1, 3, 4) else None
@@ -104,7 +104,7 @@ def _target_of(y: npt.NDArray[Any], path: Path) -> str | None:
 
 
 def _scale(x: torch.Tensor) -> dict[str, list[float]]:
-    """Mean and standard deviation (pictures: per channel) for standardising; empty for bytes and `usual` numbers."""
+    """Mean and standard deviation (images: per channel) for standardising; empty for bytes and `usual` numbers."""
     if x.dtype == torch.uint8:
         return {}
     rest = [0, 2, 3] if x.ndim == 4 else list(range(x.ndim))
@@ -132,9 +132,9 @@ _BESIDE = ("attention_mask", "token_type_ids", "special_tokens_mask")
 def chosen(
     roles: Mapping[str, Role], target: str | None = None, but: Collection[str | None] = ()
 ) -> tuple[str | None, str | None, str | None]:
-    """Choose (target column, picture column, token id column) by the columns' roles; None if there is no such column.
+    """Choose (target column, image column, token id column) by the columns' roles; None if there is no such column.
 
-    Without `target`: the only column of classes that is not in `but`, else "label". Pictures: the first such column.
+    Without `target`: the only column of classes that is not in `but`, else "label". Images: the first such column.
     Token ids: "input_ids", else the only column with lists of whole numbers.
     """
 

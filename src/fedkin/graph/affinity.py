@@ -1,4 +1,4 @@
-"""From similarity or distance to affinity: non-negative, symmetric and mostly zero; and control graphs to beat.
+"""Affinities (non-negative, symmetric, mostly zero) from similarities or distances, and control graphs to beat.
 
 All functions return float64, dense for dense input and csr_array for sparse input. The diagonal is
 zero. A client without any edge is alone, which is not an error. Control graphs keep the clients'
@@ -144,7 +144,7 @@ def knn_graph(x: Any, k: int, *, mutual: bool = False) -> sp.csr_array:
     search = NearestNeighbors(n_neighbors=min(int(k), len(u) - 1), metric="cosine", algorithm="brute").fit(u)
     near = sp.csr_array(search.kneighbors_graph(mode="distance"))
     cosine = np.minimum(1 - near.data, 1.0)
-    near.data = np.where(cosine > 1e-15, cosine, 0.0)  # what rounding makes of right angles is no similarity
+    near.data = np.where(cosine > 1e-15, cosine, 0.0)  # rounding of a right angle is no similarity
     graph = sp.csr_array(symmetrise(near, mutual=mutual))
     graph.eliminate_zeros()
     return graph

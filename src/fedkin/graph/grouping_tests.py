@@ -1,6 +1,6 @@
-"""Groups by tests: can these clients' data be told apart, with a p-value (docs/groups.md).
+"""Groups by tests: p-values of whether clients' data can be told apart (docs/groups.md).
 
-Messages: every client sends `Spread.of(x, y)`; the server sends `Plan.of(spreads)` down; every client sends
+Messages: every client sends `Spread.of(x, y)`; the server sends `Plan.of(spreads)` to all; every client sends
 `sign(plan, x, y)` (a `Signature`, 2 KB); the server calls `find(signatures)` and, for newcomers, `place`.
 
 >>> import numpy as np
@@ -47,10 +47,10 @@ from fedkin.graph.signatures import BLOCKS, Cells, Moments, Signature, pool
 class Verdicts:
     """The groups that `find` found.
 
-    ids [n]; labels [n]: canonical, 0 is the largest group. verdicts: of each group "same", "shares",
-    "offsets" or "alone". tree: every node tested, a flat list of plain dicts, the root first: node, parent,
-    children (numbers in the list), clients (ids), p (corrected p-value per test), rejected, cut (blocks that
-    the cut was made in), verdict and group at a leaf. profiles: one merged signature per group.
+    ids [n]; labels [n]: canonical, 0 is the largest group. verdicts: "same", "shares", "offsets" or "alone" for each
+    group. tree: every tested node, a flat list of plain dicts, the root first: node, parent, children (numbers in the
+    list), clients (ids), p (corrected p-value per test), rejected, cut (blocks used for the cut), verdict and group at
+    a leaf. profiles: one merged signature per group.
 
     >>> import numpy as np
     >>> from fedkin.graph import Plan, Spread, find, sign
@@ -142,11 +142,11 @@ def find(
 ) -> Verdicts:  # fmt: skip
     """Groups of clients whose data cannot be told apart at level `alpha`.
 
-    signatures: {id: signature} or a list (ids "0", "1", ..), all of one plan, in any order: the result
-    depends on their content only. alpha: how often clients with one distribution may be split, per node.
-    least: groups nearer than this are merged again, as a small sure difference does not pay for the samples
-    lost (squared distance / variance within, of x; a third of it for xy; .03 is where it breaks even).
-    seed: of the replicas behind two of the tests.
+    signatures: {id: signature} or a list (ids "0", "1", ..), all of one plan, in any order: the result depends only on
+    their content. alpha: how often clients with the same distribution may be split, per node. least: groups nearer than
+    this are merged again, because a small but certain difference does not pay for the lost samples (squared distance /
+    variance within, of x; a third of it for xy; .03 is where it breaks even). seed: of the simulated replicas of two of
+    the tests.
 
     >>> import numpy as np
     >>> from fedkin.graph import Plan, Spread, sign
@@ -161,7 +161,7 @@ def find(
         raise GraphError(f"alpha: expected a number between 0 and 1, got {alpha}")
     if least < 0:
         raise GraphError(f"least: expected a number of at least 0, got {least}")
-    # By content, so that neither sums nor draws know in which order clients came.
+    # By content, so that sums and draws do not depend on the order of clients.
     order = sorted(range(len(signed)), key=lambda row: _content(signed[row]))
     search = Search([signed[row] for row in order], alpha, seed)
     search.run()
@@ -236,10 +236,10 @@ def _warnings(ids: tuple[str, ...], signed: list[Signature]) -> tuple[str, ...]:
 # -- the tree of tests -------------------------------------------------------------------------------------------------
 
 
-# Ward's matrix of all pairs takes 400 MB for so many clients; beyond, 2-means cuts.
+# Ward's matrix of all pairs takes 400 MB for so many clients; above, 2-means makes the cuts.
 _LARGEST_WARD = 10_000
-# p-value at which clumps are believed, size of a concept that matters (variance between clients over scatter
-# within), and distance of label shares that makes groups of them: the study's, in docs/groups.md.
+# Limits from the study in docs/groups.md: p-value of clumps, size of a concept (variance between clients over scatter
+# within), and distance of label shares between groups.
 _CLUMPED, _FLOOR, _APART = 0.01, 0.1, 0.1
 
 
@@ -268,7 +268,7 @@ class Search:
             todo.extend(self._settle(todo.pop()))
 
     def _settle(self, node: int) -> list[int]:
-        """Decide on a node: a group, its leaves as groups, or two nodes to go on with."""
+        """Make a node one group, or one group per leaf, or cut it; return the nodes to continue with."""
         rows = self.tree[node]["rows"]
         if len(rows) == 1:
             return self._group(node, "alone")
@@ -284,7 +284,7 @@ class Search:
         parts = self._groups(node, rejected, most=len(rows) // 2)
         if parts is not None and (real or self._shares_apart(rows, parts)):
             return []
-        # Taken back.
+        # Undo the cuts.
         del self.tree[begun[0] :], self.leaves[begun[1] :]
         self.tree[node] |= {"cut": None, "children": []}
         if real and len(rows) > 3:
@@ -299,7 +299,7 @@ class Search:
         return []
 
     def _groups(self, node: int, rejected: list[str], most: int | None = None) -> list[Labels] | None:
-        """Cut in two until what is left cannot be told apart; each part is a group. None once there are over `most`."""
+        """Cut in two until no test rejects; each part is a group. Return None above `most` parts."""
         todo, parts = [(node, rejected)], list[Labels]()
         while todo:
             if most is not None and len(todo) + len(parts) > most:
@@ -328,11 +328,11 @@ class Search:
         return self._seen[key]
 
     def interaction(self, rows: Labels) -> Interaction:
-        """The tests beyond class of these clients; without cells, nothing rejects."""
+        """Test these clients for differences beyond class; without cells, nothing rejects."""
         return Interaction() if self.table is None else self.table.rows(rows).test()
 
     def _shares_apart(self, rows: Labels, parts: list[Labels]) -> bool:
-        """Whether parts that differ in class shares only do so far enough to be groups."""
+        """Whether parts that differ only in class shares are far enough apart to be groups."""
         if "y" not in self.stacks:
             return False
         stack = self.stacks["y"]
@@ -354,7 +354,7 @@ class Search:
         return self.stacks[view]
 
     def _halves(self, rows: Labels, view: str) -> tuple[Labels, Labels]:
-        """The two parts that Ward's tree of these rows has at its root."""
+        """The two parts at the root of Ward's tree of these rows."""
         key = (view, rows.tobytes())
         stack = self._view(view)
         weights = np.maximum(stack.n[rows], 1e-9)
@@ -400,22 +400,22 @@ class Search:
 
 
 def _exact(name: str, moments: Sequence[Moments]) -> bool:
-    """Whether a block holds shares of classes: they are of at least 0 and sum to 1."""
+    """Whether a block holds shares of classes: at least 0, with sum 1."""
     means = np.stack([one.mean for one in moments])
     return name == "y" and bool((means >= 0).all() and np.abs(means.sum(axis=1) - 1).max() < 0.01)
 
 
-# -- groups that surely differ, but by too little to pay for the samples lost ------------------------------------------
+# -- groups with certain differences that are too small to pay for the lost samples ------------------------------------
 
 
-# Where splitting broke even in the study: .03 in x and .01 in xy.
+# Splitting broke even in the study at .03 in x and .01 in xy.
 SHARE = {"x": 1.0, "xy": 1 / 3, "y": 1.0}
 
 
 def merged_when_close(
     stacks: Mapping[str, Stack], leaves: list[tuple[Labels, str]], least: float
 ) -> list[tuple[Labels, str]]:
-    """Groups "same" and "alone" merged, nearest first, while one pair is near in every block."""
+    """Merge groups "same" and "alone", nearest first, while a pair is near in every block."""
     kept = [leaf for leaf in leaves if leaf[1] not in ("same", "alone")]
     free = [leaf for leaf in leaves if leaf[1] in ("same", "alone")]
     while len(free) > 1:
@@ -429,7 +429,7 @@ def merged_when_close(
 
 
 def _gaps(stacks: Mapping[str, Stack], groups: list[Labels], least: float) -> Array:
-    """Debiased squared distance of means / tr S, in units of what pays; the largest over blocks."""
+    """Debiased squared distance of means / tr S, in units of `least`; the largest over blocks."""
     worst = np.full((len(groups), len(groups)), -np.inf)
     for name, share in SHARE.items():
         if name in stacks:
@@ -455,10 +455,10 @@ class Placement:
 
 
 def place(signature: Signature, verdicts: Verdicts) -> Placement:
-    """Test a client that was not there against every group.
+    """Test a new client against every group.
 
-    A group that is the "same" (or one client alone) is met in every block; one of "shares" only in what a
-    class looks like; one of "offsets" only in what is left beyond a shift of all classes.
+    A "same" group, or a client alone, is compared in every block; a "shares" group only in the look of each class; an
+    "offsets" group only in what remains without a shift of all classes.
 
     >>> import numpy as np
     >>> from fedkin.graph import Plan, Spread, find, sign
@@ -480,7 +480,7 @@ def place(signature: Signature, verdicts: Verdicts) -> Placement:
 def member_p(one: Signature, group: Signature, verdict: str, alpha: float) -> float:
     """Return the p-value of "these samples are of this group", corrected for the number of tests.
 
-    verdict: of the group. alpha: no further test is made once one is below it.
+    verdict: of the group. alpha: testing stops once a p-value is below it.
     """
     if one.plan != group.plan:
         raise GraphError("the client signed with another plan than the group; sign with the group's plan")
@@ -489,7 +489,7 @@ def member_p(one: Signature, group: Signature, verdict: str, alpha: float) -> fl
 
 
 def _p_of(one: Signature, profile: Signature, verdict: str, enough: float) -> float:
-    """The smallest p-value over the tests that a group of this verdict passes itself."""
+    """The smallest p-value over the tests that a group of this verdict itself passes."""
     p_values = [1.0]
     if verdict in ("same", "alone"):
         for name, moments in one.blocks.items():
@@ -507,10 +507,11 @@ def _p_of(one: Signature, profile: Signature, verdict: str, enough: float) -> fl
 
 
 def apart(signatures: Sequence[Signature], others: Sequence[Signature] | None = None) -> Array:
-    """How far the distributions of every two clients are apart [n, n]; with `others`, of each from each of these.
+    """Distances between the distributions of clients [n, n]; with `others` [n, m], between clients and these.
 
-    The root of the sum, over blocks, of |m_i - m_j|^2 / tr S - 1/n_i - 1/n_j, in units of what pays (`find`, least):
-    0 is expected for equal distributions, and what is below 0 is 0. tr S is that of `others`, if there are any.
+    The root of the sum over blocks of |m_i - m_j|^2 / tr S - 1/n_i - 1/n_j, with blocks scaled as for `least` in
+    `find`. Equal distributions have expectation 0, and values below 0 become 0. tr S is that of `others`, if there are
+    any.
 
     >>> import numpy as np
     >>> from fedkin.graph import Plan, Spread, sign
@@ -540,17 +541,17 @@ def apart(signatures: Sequence[Signature], others: Sequence[Signature] | None = 
 
 # Relative rounding of float16, in which means usually travel.
 _ROUNDING = 2.0**-11
-# Of traces that noise has made smaller than can be.
+# Lower limit of traces that noise has made impossibly small.
 _LEAST_TRACE = 0.05
 _LOOKS = 4
 
 
 @dataclass(frozen=True, eq=False)
 class Stack:
-    """One block of k clients.
+    """One block of features of k clients.
 
-    means, halves [k, D]. n [k]: weights at which each mean has a covariance of trace t1. traces, free
-    [k, 3]: as in Moments. shares: means are shares of classes.
+    means, halves [k, D]. n [k]: weights; the covariance of each mean has trace t1 / n. traces, free [k, 3]: as in
+    Moments. shares: whether means are shares of classes.
     """
 
     means: Array
@@ -561,7 +562,7 @@ class Stack:
     shares: bool = False
 
     def rows(self, rows: Labels) -> Stack:
-        """Of these clients only."""
+        """Select these clients."""
         return Stack(
             self.means[rows], self.halves[rows], self.n[rows], self.traces[rows], self.free[rows], self.shares
         )  # fmt: skip
@@ -581,11 +582,11 @@ class Stack:
         return traces, float(total[0])
 
     def _from_halves(self, t1: float) -> Array:
-        """tr S^2 and tr S^3 from products of different clients' halves, where no client has six samples."""
+        """tr S^2 and tr S^3 from products of different clients' halves, if no client has six samples."""
         h = self.halves * np.sqrt(self.n)[:, None]
         h = h[np.square(h).sum(axis=1) > 0]
         k = len(h)
-        # One direction only is the widest null that t1 allows.
+        # A single direction is the widest null that t1 allows.
         if k < 8:
             return np.array([t1**2, t1**3])
         gram = h @ h.T
@@ -602,9 +603,9 @@ class Stack:
         return np.asarray(squares - 1 / n - 1 / n[:, None])
 
     def p(self, enough: float, seed: int) -> float:
-        """p-value of "all of these have one mean": the smallest of four looks, times four.
+        """p-value of "all of these have one mean": the smallest of four tests, times four.
 
-        A look is left out once one before it is below `enough`.
+        Testing stops once a p-value is below `enough`.
         """
         have = self.n > 0
         k = int(have.sum())
@@ -613,7 +614,7 @@ class Stack:
             return 1.0
         means, n = self.means[have], self.n[have]
         if traces[0] <= 1e-9 * np.square(means).sum(axis=1).max():
-            # No client varies at all: any difference beyond rounding is one.
+            # No client varies at all: any difference beyond rounding is real.
             apart = np.abs(means - means[0]).max() > 4 * _ROUNDING * np.abs(means).max()
             return 0.0 if apart else 1.0
         p = same_p(means, n, traces, free)
@@ -628,7 +629,7 @@ class Stack:
 
 
 def stacked(moments: Sequence[Moments], *, shares: bool = False) -> Stack:
-    """From every client's moments of one block; noise put on purpose, and rounding, lower a client's weight."""
+    """Stack every client's moments of one block; added noise and rounding lower a client's weight."""
     means, halves = np.stack([m.mean for m in moments]), np.stack([m.half for m in moments])
     n, effect = np.array([float(m.n) for m in moments]), np.array([m.effect for m in moments])
     width, weight = means.shape[1], n / effect
@@ -638,7 +639,7 @@ def stacked(moments: Sequence[Moments], *, shares: bool = False) -> Stack:
     noise = np.array([m.noise for m in moments]) + np.square(means).mean(axis=1) * _ROUNDING**2 / 3
     noisy = any(m.noise for m in moments)
     pooled, _ = plain.pooled()
-    # Noise may leave a trace of nothing; any scale above 0 makes weights.
+    # Noise may leave a trace of 0; weights need a scale above 0.
     t1 = max(pooled[0], _LEAST_TRACE) if noisy else pooled[0]
     if t1 <= 0:
         return plain
@@ -671,11 +672,11 @@ def joined(stacks: Sequence[Stack]) -> Stack:
 
 
 def noise_covariance(stack: Stack) -> Array:
-    """Covariance of one sample's noise from all clients' halves, with the trace that they state."""
+    """Covariance of one sample's noise from all clients' halves, scaled to their pooled trace."""
     h = stack.halves * np.sqrt(stack.n)[:, None]
     covariance: Array = h.T @ h / max(len(h), 1)
     trace, t1 = float(np.trace(covariance)), stack.pooled()[0][0]
-    # Signatures without halves have noise that is alike in all directions, for the most part.
+    # Signatures without halves have noise that is nearly equal in all directions.
     if trace <= 0:
         covariance, trace = np.eye(len(covariance)), float(len(covariance))
     return np.asarray(covariance * (t1 / trace))
@@ -684,7 +685,7 @@ def noise_covariance(stack: Stack) -> Array:
 # -- class means of many clients ---------------------------------------------------------------------------------------
 
 
-# A class's own scatter counts as much as that of all classes at so many degrees of freedom.
+# With so many degrees of freedom, a class's own scatter counts as much as that of all classes.
 _PRIOR = 1.0
 
 
@@ -705,7 +706,7 @@ class CellTable:
     free: Array
 
     def rows(self, rows: Labels) -> CellTable:
-        """Of these clients only, renumbered."""
+        """Select these clients, renumbered."""
         number = np.full(len(self.free), -1)
         number[rows] = np.arange(len(rows))
         keep = number[self.client] >= 0
@@ -715,7 +716,7 @@ class CellTable:
         )  # fmt: skip
 
     def test(self) -> Interaction:
-        """`interaction` of these rows, each class with the scatter that it has itself."""
+        """`interaction` of these rows, with each class's own scatter."""
         traces, total = pool(self.traces, np.repeat(self.free[:, None], 3, axis=1))
         if not total[0] or len(self.client) < 2:
             return Interaction()
@@ -739,7 +740,7 @@ def table_of(cells: Sequence[Cells]) -> CellTable:
 
 
 def without_offsets(cells: Sequence[Cells]) -> list[Cells]:
-    """The same with each client's own shift taken out, so that what is left can be averaged over clients."""
+    """Remove each client's own shift, so that the means can be averaged over clients."""
     table = table_of(cells)
     if not len(table.client):
         return list(cells)

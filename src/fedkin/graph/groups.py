@@ -16,7 +16,7 @@ from scipy.sparse import csgraph
 from fedkin.errors import GraphError
 from fedkin.graph._check import Array, Labels, as_counts, as_dense, as_labels, as_sparse, as_vectors, only
 
-# Below this are the seeds that scikit-network and scikit-learn take.
+# scikit-network and scikit-learn take seeds below this.
 _SEEDS = 2**32
 Linkage = Literal["single", "complete", "average", "weighted", "ward"]
 
@@ -201,7 +201,7 @@ def _cut(tree: Array, clusters: int) -> Labels:
 
 def _height_count(tree: Array, most: int, choose: str) -> int:
     """Return the number of groups if the merges stop before the largest rise ("gap") or growth ("ratio") in height."""
-    # Rises that rounding can make are none.
+    # Rises that rounding can make do not count.
     rounding = 1e-12 * tree[:, 2].max()
     if choose == "gap":
         rises, least = np.diff(tree[:, 2]), rounding

@@ -1,9 +1,9 @@
-"""Whether a member still belongs to its group: a test of its new samples that is valid at any time (an e-process).
+"""Test whether a member still belongs to its group, by its new samples; valid at any time (an e-process).
 
-At look t = 1, 2, .. a member has samples that nobody has seen, and p_t is the p-value of "they are of the distribution
-of all samples that the group had before" (`member_p`). These join the group's samples before the next look. While the
-group holds, and samples are independent, the difference of means at one look is uncorrelated with all earlier ones
-(they are Helmert contrasts), so that no p-value depends on those before. With
+At look t = 1, 2, .. a member has new samples, and p_t is the p-value of "they have the distribution of all samples that
+the group had before" (`member_p`). These samples join the group's before the next look. If no member has drifted and
+samples are independent, the difference of means at one look is uncorrelated with all earlier ones (they are Helmert
+contrasts), so that no p-value depends on earlier p-values. With
 
     e(p)  = (1 - p + p ln p) / (p (ln p)^2)         the mean of kappa p^(kappa - 1) over kappa in 0..1; E e(p) <= 1
     w_t   = 1 / (t (t + 1))                         the share of alpha for a drift that begins at look t
@@ -14,7 +14,7 @@ M is a nonnegative supermartingale with M_0 = 1: the mixture, over the look s at
 e(p_s) .. e(p_t). By Ville's inequality the chance that M_t >= 1 / alpha at any look is at most alpha.
 
 Ville (1939); Vovk and Wang (Annals of Statistics 2021), "E-values: calibration, combination and applications", for
-e(p). "Uncorrelated" is "independent" for normal means, which those of many samples nearly are.
+e(p). For normal means "uncorrelated" implies "independent", and means of many samples are nearly normal.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LEAST_P = 1e-12
 
 @dataclass(frozen=True)
 class Doubt:
-    """How much speaks against a member: its looks so far, and S_t of this module.
+    """The evidence that a member has drifted: its looks so far, and S_t of this module.
 
     >>> Doubt().value, round(Doubt().after(1e-6).value)
     (1.0, 2620)
@@ -44,7 +44,7 @@ class Doubt:
 
     @property
     def value(self) -> float:
-        """M_t: at 1 / alpha, the member is said to have drifted."""
+        """M_t; at 1 / alpha or above, the member counts as drifted."""
         return self.sum + 1 / (self.looks + 1)
 
     def after(self, p: float) -> Doubt:
@@ -68,7 +68,7 @@ def calibrated(p: float) -> float:
 def look(before: Doubt, new: Signature, group: Signature, verdict: str, alpha: float) -> Doubt:
     """Return the doubt after a look at a member's new samples.
 
-    group: of all samples that its members had before. verdict: of the group.
+    group: the signature of all earlier samples of its members. verdict: of the group.
 
     >>> import numpy as np
     >>> from fedkin.graph import Plan, Spread, sign

@@ -1,4 +1,4 @@
-"""Mixing matrices W [n, n] with rows that sum to 1, the simplex that such rows are on, and the rows that peers learn.
+"""Mixing matrices W [n, n] with rows that sum to 1, the simplex of such rows, and the rows that peers learn.
 
 The clients' new values are W @ X. A client without neighbours has the identity's row in W, so it keeps its own values.
 """

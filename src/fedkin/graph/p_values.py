@@ -1,7 +1,7 @@
-"""How far means of so many samples stray by chance: p-values with a known null, on plain arrays (docs/groups.md).
+"""P-values of differences of means with a known null distribution, on plain arrays (docs/groups.md).
 
-For clients with one mean and covariance S, Q = sum n_i |m_i - m|^2 is a sum of chi-squares with df = k - 1,
-weighted by the eigenvalues of S. A gamma distribution with Q's first three cumulants stands for it.
+For clients with one mean and covariance S, Q = sum n_i |m_i - m|^2 is a sum of chi-squares with df = k - 1, weighted by
+the eigenvalues of S. It is approximated by a gamma distribution with Q's first three cumulants.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def gamma_tail(z: Any, skew: float) -> Any:
 def same_p(means: Any, n: Any, traces: Any, residual: float = np.inf) -> float:
     """p-value of "all clients have one mean".
 
-    means [k, D]. n [k]: samples behind each; 0 leaves a client out. traces: of the covariance of one sample,
-    [3]. Against departures in many directions.
+    means [k, D]. n [k]: samples behind each; 0 leaves a client out. traces: of the covariance of one sample, [3]. Has
+    power against departures in many directions.
 
     >>> import numpy as np
     >>> m = np.random.default_rng(0).normal(size=(8, 20)) / 10
@@ -75,8 +75,9 @@ def same_p(means: Any, n: Any, traces: Any, residual: float = np.inf) -> float:
 def outlier_p(means: Any, n: Any, traces: Any, residual: float = np.inf, own: Any = None) -> float:
     """p-value of "no client differs from the mean of all others", corrected for k clients (Bonferroni).
 
-    own [k]: tr S by each client itself. One that varies more than all do is measured by its own: a single far
-    sample moves its mean and its scatter together. Without this, levels of heavy-tailed data are missed.
+    own [k]: each client's own estimate of tr S. A client that varies more than the pooled estimate is measured by its
+    own: a single far sample moves its mean and its scatter together. Without this, the test misses its level on
+    heavy-tailed data.
 
     >>> import numpy as np
     >>> m = np.zeros((50, 20)); m[7] = 1
@@ -98,8 +99,8 @@ def outlier_p(means: Any, n: Any, traces: Any, residual: float = np.inf, own: An
 def top_p(means: Any, n: Any, traces: Any, seed: int = 0) -> float:
     """p-value of the largest eigenvalue of sum n_i (m_i - m)(m_i - m)': a departure along few directions.
 
-    Against replicas of noise with eigenvalues that fall as a power law with these traces, a gamma
-    distribution through their moments. 1 for fewer than five clients.
+    The null is a gamma distribution through the moments of simulated noise with eigenvalues that fall as a power law
+    with these traces. 1 for fewer than five clients.
 
     >>> import numpy as np
     >>> m = np.random.default_rng(0).normal(size=(40, 50)) / 10
@@ -128,7 +129,7 @@ def _largest_of_noise(df: int, width: int, power: float, seed: int) -> tuple[flo
     draw = keyed(seed, "top", df, width, str(power))
     root = np.sqrt(_power_law(width, power))
     root = root[root > 1e-4 * root[0]]
-    # Small matrices cost nothing, and few clients vary most.
+    # Small matrices are cheap, and their replicas vary most.
     replicas = _TOP_REPLICAS * (4 if min(df, len(root)) <= 40 else 1)
     largest = np.empty(replicas)
     for at in range(replicas):
@@ -142,8 +143,8 @@ def _largest_of_noise(df: int, width: int, power: float, seed: int) -> tuple[flo
             gram = y @ y.T
         largest[at] = np.linalg.eigvalsh(gram)[-1]
     mean, spread = float(largest.mean()), float(largest.std(ddof=1))
-    # No less skewed than a chi-square of this mean and deviation, which one direction alone is, or than the limit
-    # for many (Tracy and Widom's law).
+    # At least as skewed as a chi-square of this mean and deviation (the case of one direction), and as the limit for
+    # many directions (Tracy and Widom's law).
     third = float(np.mean(((largest - mean) / spread) ** 3))
     return mean, spread, max(third, 2 * spread / mean, 0.3)
 
@@ -155,7 +156,7 @@ def _power_law(width: int, power: float) -> Array:
 
 
 def _exponent(width: int, squares: float) -> float:
-    """The power whose law sums to 1 with this sum of squares."""
+    """The exponent of the power law that sums to 1 and has this sum of squares."""
     low, high = 0.0, 8.0
     for _ in range(40):
         middle = (low + high) / 2
@@ -164,10 +165,10 @@ def _exponent(width: int, squares: float) -> float:
 
 
 def _three(traces: Any) -> tuple[float, float, float]:
-    """The traces, put into what traces of a covariance can be."""
+    """The traces, clipped to values that a covariance can have."""
     t1, t2, t3 = (float(t) for t in as_vectors(traces, "traces", ndim=1))
     t2 = min(max(t2, 1e-6 * t1 * t1), t1 * t1)
-    # Between what equal eigenvalues give (Cauchy-Schwarz) and what the largest possible one does.
+    # The bounds are those of equal eigenvalues (Cauchy-Schwarz) and of the largest possible eigenvalue.
     return t1, t2, min(max(t3, t2 * t2 / max(t1, 1e-300)), t2**1.5)
 
 
@@ -198,7 +199,7 @@ def ward(means: Any, n: Any) -> Array:
     """
     means, n = as_vectors(means, "means"), as_vectors(n, "n", ndim=1).copy()
     k = len(means)
-    # In single precision for many clients: a matrix of all pairs.
+    # In single precision for many clients, because the matrix has all pairs.
     kind = np.float32 if k > 3000 else np.float64
     x, n = (means - means.mean(axis=0)).astype(kind), n.astype(kind)
     squares = np.square(x).sum(axis=1)
@@ -239,7 +240,7 @@ def _in_order(merges: list[tuple[int, int, float]], k: int) -> Array:
     """Merges sorted by cost, with nodes numbered in that order."""
     tree = np.zeros((k - 1, 4))
     sets = DisjointSet(range(k))
-    node = list(range(k))  # of the set whose root a row is
+    node = list(range(k))  # node of the set whose root is this row
     for step, (a, b, height) in enumerate(sorted(merges, key=lambda merge: merge[2])):
         one, two = node[sets[a]], node[sets[b]]
         tree[step] = min(one, two), max(one, two), height, sets.subset_size(a) + sets.subset_size(b)
@@ -249,7 +250,7 @@ def _in_order(merges: list[tuple[int, int, float]], k: int) -> Array:
 
 
 def two_means(means: Array, n: Array) -> Labels:
-    """Two groups by weighted 2-means from the sign along the first principal axis, for clients too many for Ward."""
+    """Two groups by weighted 2-means from the sign along the first principal axis; for too many clients for Ward."""
     x = means - n @ means / n.sum()
     _, axes = np.linalg.eigh((x * n[:, None]).T @ x)
     label: Labels = (x @ axes[:, -1] > 0).astype(np.int64)
@@ -268,11 +269,12 @@ def two_means(means: Array, n: Array) -> Labels:
 
 
 def split_p(means: Any, halves: Any, n: Any, traces: Any, residual: float = np.inf) -> float:
-    """p-value of "no two groups of clients differ": cut on one half of all samples, tested on the other, and reversed.
+    """p-value of "no two groups of clients differ": cut on one half of all samples, test on the other, and vice versa.
 
     means, halves [k, D]: as in Moments, so that means + halves and means - halves are of independent samples, each with
-    covariance 2 S / n. n [k]: weights. traces: of S. Twice the smaller of the two p-values. Against two groups
-    that differ by little: all their samples together count. 1 for fewer than four clients that have halves.
+    covariance 2 S / n. n [k]: weights. traces: of S. The result is twice the smaller of the two p-values. Has power
+    against two groups that differ by little, because all their samples count together. 1 for fewer than four clients
+    that have halves.
 
     >>> import numpy as np
     >>> draw = np.random.default_rng(0)
@@ -298,23 +300,23 @@ def split_p(means: Any, halves: Any, n: Any, traces: Any, residual: float = np.i
     return min(1.0, 2 * min(p_values))
 
 
-# -- clumps: are clients that differ in clumps, or spread like one Gaussian? Only clumps are worth a cut ---------------
+# -- clumps: do clients that differ form clumps, or spread like one Gaussian? Only clumps are worth a cut --------------
 
 
 _CLUMP_REPLICAS, _CLUMP_FIRST = 199, 39
-# Beyond so many clients, profiles are of this many micro-clusters; on both sides, so the level holds.
+# Above so many clients, profiles are of this many micro-clusters, for data and replicas, so that the level holds.
 _MICRO = 150
 _DEEPEST = 30
 
 
 def clump_p(means: Any, n: Any, covariance: Any, *, seed: int = 0) -> tuple[float, float]:
-    """p-value of "these clients' true means are of one Gaussian", by simulation, and its strength.
+    """p-value of "these clients' true means are from one Gaussian", by simulation, and the strength of the clumps.
 
-    means [k, D], n [k] samples behind each, covariance [D, D] of one sample. The strength is how many deviations
-    the clients' profile lies below that of the Gaussians. 1 for fewer than four clients. Statistic: Ward's
-    profile log W_K / W_1, K = 2 .. 30, W_K the sum of squares within K clusters, each K in deviations of the
-    replicas', and the largest of these. Replicas: Gaussians with the covariance between clients that is left
-    when noise is taken out, plus noise. Close to SHC (Kimes et al. 2017), which clusters samples instead.
+    means [k, D], n [k] samples behind each, covariance [D, D] of one sample. The strength is how many deviations the
+    clients' profile lies below that of the Gaussians. 1 for fewer than four clients. Statistic: Ward's profile log W_K
+    / W_1, K = 2 .. 30, with W_K the sum of squares within K clusters, in deviations of the replicas for each K; the
+    largest counts. Replicas: Gaussians with the covariance between clients (without noise), plus noise. Close to SHC
+    (Kimes et al. 2017), which clusters samples instead.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
@@ -334,7 +336,7 @@ def clump_p(means: Any, n: Any, covariance: Any, *, seed: int = 0) -> tuple[floa
     x = means - n @ means / n.sum()
     between = ((x * n[:, None]).T @ x - (k - 1) * covariance) / (n.sum() - np.square(n).sum() / n.sum())
     to_truth, to_noise = _root(between, float(np.trace(between))), _root(covariance, float(np.trace(covariance)))
-    # In the axes along which clients differ most, so that micro-clusters are cut there; distances stay.
+    # Rotate to the axes along which clients differ most, so that micro-clusters are cut there; distances stay.
     axes = np.linalg.eigh((between + between.T) / 2)[1][:, ::-1]
     x, to_truth, to_noise = x @ axes, axes.T @ to_truth, axes.T @ to_noise
     draw = keyed(seed, "clump", k, x.shape[1])
@@ -347,7 +349,7 @@ def clump_p(means: Any, n: Any, covariance: Any, *, seed: int = 0) -> tuple[floa
     profile = _profile(x, n, most)
     nulls = np.stack([_profile(replica(), n, most) for _ in range(_CLUMP_FIRST)])
     p, strength = _rank(profile, nulls)
-    # A quarter of the first replicas beyond the clients: more replicas would not change the answer.
+    # If a quarter of the first replicas is beyond the clients, more replicas would not change the answer.
     if p > 0.25:
         return p, strength
     nulls = np.vstack([nulls, [_profile(replica(), n, most) for _ in range(_CLUMP_REPLICAS - _CLUMP_FIRST)]])
@@ -382,7 +384,7 @@ def _profile(x: Array, n: Array, most: int) -> Array:
 
 
 def _micro(x: Array, n: Array) -> tuple[Array, Array]:
-    """Micro-clusters: splits along the axis of most variance at the weighted mean, the costliest first."""
+    """Micro-clusters: the costliest one is split at its weighted mean, along its axis of most variance."""
     parts: list[Labels] = [np.arange(len(x))]
     costs = [_square_cost(x, n)]
     while len(parts) < _MICRO:
@@ -408,7 +410,7 @@ def _square_cost(x: Array, n: Array) -> float:
 
 @dataclass(frozen=True)
 class Interaction:
-    """What is tested beyond class: a client's own offset, and client by class, the concept.
+    """Tests of effects beyond class: each client's offset, and client by class (the concept).
 
     p: p-values; size: variance between clients / scatter within.
     """
@@ -424,10 +426,10 @@ def interaction(
 ) -> Interaction:  # fmt: skip
     """Two-way analysis of variance of class means, unbalanced and with empty cells, by least squares.
 
-    One row per cell: client [E], kind [E] (its class), n [E] samples, means [E, P]. traces [3]: of the
-    covariance within cells. own [E]: tr S of each cell where classes vary differently, else that of all.
-    residual: degrees of freedom behind it, one number or [E], of all cells of a class together.
-    Models: class; class + client (the offset); client by class (the concept).
+    One row per cell: client [E], kind [E] (its class), n [E] samples, means [E, P]. traces [3]: of the covariance
+    within cells. own [E]: tr S of each cell if classes vary differently; None: that of all. residual: degrees of
+    freedom behind `own`, one number or [E], of all cells of a class together. Models: class; class + client (the
+    offset); client by class (the concept).
 
     >>> import numpy as np
     >>> client, kind = np.repeat(np.arange(6), 4), np.tile(np.arange(4), 6)
@@ -457,11 +459,11 @@ def interaction(
 class ClassClientFit:
     """Cell mean = class + client, by weighted least squares."""
 
-    i: Labels  # the client's number of each cell, 0 .. k - 1
-    c: Labels  # its class's number, 0 .. m - 1
+    i: Labels  # number of each cell's client, 0 .. k - 1
+    c: Labels  # number of each cell's class, 0 .. m - 1
     k: int
     m: int
-    parts: int  # sets of clients and classes that no cell links
+    parts: int  # number of sets of clients and classes that no cell links
     shares: Any  # [k, m]: weight of each class at each client
     inverse: Array  # [m, m]: covariance of the classes' effects, for S = 1
     client: Array  # [k, P]: effects
@@ -498,10 +500,10 @@ def _effect(
     expected = float(own @ left)
     if df <= 0 or expected <= 0:
         return 1.0, 0.0
-    # A class that varies more has a covariance of the same shape: tr S^j goes with (tr S)^j.
+    # A class that varies more has a covariance of the same shape: tr S^j is proportional to (tr S)^j.
     t1 = float(traces[0])
     scaled = [max(float((own / t1) ** j @ left), 0.0) / df * float(traces[j - 1]) for j in (1, 2, 3)]
-    # The variance of what is expected, class by class, as that of one estimate with so many degrees of freedom.
+    # Write the variance of the expectation, summed over classes, as degrees of freedom of one estimate.
     doubt = float((np.bincount(c, own / t1 * left) ** 2 / (np.bincount(c, sure) / np.bincount(c))).sum())
     residual = df**2 * scaled[1] / (float(traces[1]) * doubt) if doubt > 0 and traces[1] > 0 else np.inf
     return float(null_p(q, df, scaled, residual)), max((q / expected - 1) / per, 0.0)

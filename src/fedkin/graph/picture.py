@@ -16,7 +16,7 @@ import scipy.sparse as sp
 from fedkin.graph._check import Array, Labels
 from fedkin.graph.record import Graph
 
-# -- one HTML file with pictures in it, which needs no network: the drawing library is inside, packed ------------------
+# -- one HTML file with pictures; it needs no network, because it contains the packed drawing library ------------------
 
 
 # plotly.js-cartesian-dist-min 4.1.1 from npm, MIT (plotly-LICENSE.txt beside it), packed by gzip.
@@ -44,7 +44,7 @@ _PAGE = """<!doctype html>
 
 
 def page_of(title: str, figures: Sequence[Any], text: str = "") -> str:
-    """The page of these figures of plotly (with Cartesian axes), one below the other; text: a paragraph above them."""
+    """A page of these plotly figures (with Cartesian axes), one below the other; text: a paragraph above them."""
     return _PAGE.format(
         title=escape(title), text=f"<p>{escape(text)}</p>" if text else "", old=OLD,
         places="\n".join(f'<div id="figure-{at}"></div>' for at in range(len(figures))),
@@ -59,7 +59,7 @@ def library() -> str:
 
 
 def unpacking() -> str:
-    """The script that unpacks it and then runs the text of the element "script", or else shows the element "old"."""
+    """The script that unpacks the library and runs the text of element "script"; on failure it shows element "old"."""
     return files("fedkin.graph").joinpath("unpack.js").read_text(encoding="utf-8")
 
 

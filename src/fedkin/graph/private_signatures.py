@@ -33,12 +33,12 @@ from fedkin.keys import rng as keyed
 _OCTAVES = 32
 # Columns of the blocks x and xy, and of y for a target that is a number (as in `Plan.shares`): the directions of noise.
 _FEATURES, _WAVES = 32, 16
-# Weight of a block's root beside its sum: all roots together have a tenth of the squared sensitivity.
+# Weight of a block's root relative to its sum: all roots together have a tenth of the squared sensitivity.
 _ROOT = 0.1
 
 
 def votes(x: Any, y: Any = None) -> Array:
-    """Return how many disjoint pairs of samples are so far apart, [octaves of distance]; scaled to move by at most 1.
+    """Return the number of disjoint pairs of samples in each octave of distance, scaled to move by at most 1.
 
     x [n, ...]. y [n]: targets that are numbers, whose distances are counted too, [2 octaves]. A sample is in one pair:
     if it is replaced, one count of each array falls by 1 and another rises by 1.
@@ -62,21 +62,21 @@ def votes(x: Any, y: Any = None) -> Array:
 def plan_of_votes(noisy: Sequence[Array], *, dim: int, classes: int = 0, seed: int = 0) -> Plan:
     """Return the plan whose scale is the most frequent octave of distance over all clients.
 
-    noisy: what clients sent of their votes, of one length; twice as long where the target is a number. dim: numbers per
-    sample. classes: their number, 0 without. Raises GraphError without votes.
+    noisy: the votes that clients sent, all of one length; twice as long if the target is a number. dim: numbers per
+    sample. classes: number of classes, 0 without. Raises GraphError without votes.
     """
     lengths = {len(each) for each in noisy}
     if len(lengths) != 1 or not lengths <= {_OCTAVES, 2 * _OCTAVES}:
         raise GraphError(f"votes: expected {_OCTAVES} numbers of each client, or twice as many, got {sorted(lengths)}")
     peaks = np.sum(noisy, axis=0).reshape(-1, _OCTAVES).argmax(axis=1)
     scales = [2.0 ** (int(peak) - _OCTAVES // 2 + 0.5) for peak in peaks]
-    # Waves keep what they say if the target is shifted, so that its mean need not be known.
+    # Waves keep their information if the target is shifted, so that its mean need not be known.
     target = (0.0, scales[1]) if len(scales) > 1 else None
     return Plan(dim, np.array([scales[0] ** 2]), classes, target, _FEATURES, seed=seed)
 
 
 def sums(plan: Plan, x: Any, y: Any = None) -> Array:
-    """Return what a signature is made of, in one vector that moves by at most 1 if one sample is replaced.
+    """Return the parts of a signature as one vector that moves by at most 1 if one sample is replaced.
 
     Of each block: the sum of its features, then n |S| of their covariance S, weighted. Features have length 1.
     """
@@ -117,12 +117,12 @@ def _waves(angles: Array) -> Array:
 
 
 def votes_length(number: bool) -> int:
-    """Return the length of votes. number: whether the target is one."""
+    """Return the length of votes. number: whether the target is a number."""
     return 2 * _OCTAVES if number else _OCTAVES
 
 
 def sums_length(classes: int, number: bool) -> int:
-    """Return the length of sums, of a target with so many classes (0: none), or that is a number."""
+    """Return the length of sums. classes: number of classes, 0 without. number: whether the target is a number."""
     sizes = widths(Plan(1, np.ones(1), classes, (0.0, 1.0) if number else None, _FEATURES))
     return sum(sizes.values()) + len(sizes)
 
@@ -135,7 +135,7 @@ def widths(plan: Plan) -> dict[str, int]:
 
 
 def _sensitivity(plan: Plan) -> float:
-    """How far the sums and the weighted roots move, at most, if one sample is replaced.
+    """The largest distance that sums and weighted roots can move if one sample is replaced.
 
     Two features of length 1 are at most 2 apart. n S moves by d (c - m)' + (c - m) d' for d = p' - p, c = (p + p') / 2
     and the mean m of before and after; d and c are orthogonal, |d|^2 = 4 (1 - |c|^2) and |m| <= 1, so that its norm is
@@ -150,7 +150,7 @@ def signature_of_sums(plan: Plan, n: int, noisy: Array, noise: float) -> Signatu
 
     Means have noise of a stated variance. tr S = 1 - |mean|^2, as features have length 1, less what noise adds. tr S^2
     is the root's square, which noise makes too large rather than too small: a null that is too narrow would find groups
-    where there are none. tr S^3 is at most tr S^2, which stands for it. Halves are 0: `split_p` has nothing to test.
+    where there are none. tr S^3 is at most tr S^2, which replaces it. Halves are 0: `split_p` has nothing to test.
     """
     values, deviation = np.asarray(noisy, dtype=np.float64) * _sensitivity(plan), noise * _sensitivity(plan)
     sizes = widths(plan)

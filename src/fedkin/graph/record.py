@@ -46,7 +46,7 @@ SHARING = {
 
 
 def own_part(weights: float | None, bias: float | None) -> str:
-    """What each client has of its own beside a shared model, by the strengths of the pull (None: it is shared).
+    """Say what each client has of its own besides a shared model, by the strengths of the pull (None: shared).
 
     >>> own_part(1.0, 1.0), own_part(None, 3.0), own_part(None, None)
     ('a head for each client (pull 1)', 'a bias for each client (pull 3)', '')
@@ -66,8 +66,8 @@ TESTS = {
 class Node:
     """Clients that were tested together. parent: number of the node that they were cut from, None at the root.
 
-    p: {test: corrected p-value}; empty for one client. rejected: the tests with p below alpha. cut: the blocks that
-    its clients were cut in two by. verdict: of a leaf; a group of several leaves may have another one.
+    p: {test: corrected p-value}; empty for one client. rejected: the tests with p below alpha. cut: the blocks used
+    to cut its clients in two. verdict: of a leaf; a group of several leaves may have another verdict.
 
     >>> Node(None, {"x": 0.2, "y": 3e-12}, ("y",)).said(), Node(0, {"x": 0.2}).said()
     ('differ in class shares (p 3e-12)', 'cannot be told apart (smallest p 0.2, inputs)')
@@ -101,8 +101,8 @@ class Node:
 class Evidence:
     """The tree of tests behind groups. nodes: the root first, each after its parent. leaf: {client id: last node}.
 
-    Clients that joined a group later have no leaf. alpha: the level of each node's tests. warnings: what makes the
-    tests see less, such as samples that depend on their neighbours.
+    Clients that joined a group later have no leaf. alpha: the level of each node's tests. warnings: what weakens the
+    tests, such as samples that depend on their neighbours.
 
     >>> root = Node(None, {"x": 1e-9}, ("x",), "x")
     >>> found = Evidence((root, Node(0, {"x": 0.4}, verdict="same"), Node(0, {}, verdict="alone")),
@@ -131,7 +131,7 @@ class Evidence:
 
     @cached_property
     def children(self) -> tuple[tuple[int, ...], ...]:
-        """Of each node, in the order of their numbers."""
+        """The children of each node, in the order of their numbers."""
         children: list[list[int]] = [[] for _ in self.nodes]
         for number, node in enumerate(self.nodes):
             if node.parent is not None:
@@ -157,9 +157,9 @@ class Evidence:
 
     @cached_property
     def spreads(self) -> frozenset[int]:
-        """Nodes that were cut although their clients come in no clumps, but differ by degrees.
+        """Nodes that were cut although their clients form no clumps, but differ by degrees.
 
-        No cut is better than another there, and more than half as many leaves as clients remain.
+        No cut is better than another there, and such a node has more than half as many leaves as clients.
         """
         leaves = [int(not below) for below in self.children]
         for number in range(len(self.nodes) - 1, 0, -1):
@@ -172,7 +172,7 @@ class Evidence:
         )  # fmt: skip
 
     def branches(self, groups: Mapping[str, Group]) -> dict[Group, int | None]:
-        """Of each tested group, the topmost spread that most of its clients are below; None: they are below none.
+        """Return for each tested group the topmost spread above most of its clients; None if there is none.
 
         groups: {client id: group}.
         """
@@ -180,7 +180,7 @@ class Evidence:
         for id, last in self.leaf.items():
             spreads = [at for at in self.path(last) if at in self.spreads]
             votes.setdefault(groups[id], Counter())[spreads[-1] if spreads else None] += 1
-        # Of equal votes none comes first, then the numbers as text: the choice of runs that are recorded.
+        # On ties None comes first, then the numbers as text: existing records made this choice.
         return {
             group: max(sorted(count, key=lambda node: "" if node is None else str(node)), key=lambda node: count[node])
             for group, count in votes.items()
@@ -203,7 +203,7 @@ class Evidence:
         return cls(nodes, dict(leaf), alpha, tuple(map(str, warnings)))
 
     def to_bytes(self, ids: Sequence[str]) -> bytes:
-        """As JSON, with the leaves in the order of `ids` (-1: none)."""
+        """Return JSON, with the leaves in the order of `ids` (-1: none)."""
         leaf = [self.leaf.get(id, -1) for id in ids]
         whole: dict[str, Any] = {"alpha": self.alpha, "nodes": [asdict(node) for node in self.nodes], "leaf": leaf}
         if self.warnings:
@@ -212,7 +212,7 @@ class Evidence:
 
     @classmethod
     def from_bytes(cls, data: bytes, ids: Sequence[str]) -> Evidence:
-        """What `to_bytes` wrote; raises GraphError for other bytes."""
+        """Read what `to_bytes` wrote; raises GraphError for other bytes."""
         try:
             whole = json_of(data.decode())
             leaf = dict(zip(ids, whole["leaf"], strict=True))
@@ -240,7 +240,7 @@ def _name(test: str) -> str:
 
 
 def _is_node(number: int, node: Node) -> bool:
-    """Whether a node hangs on one before it (the first on none), and its values are those of tests."""
+    """Whether a node's parent comes before it (the first has none), and its values are valid."""
     if (node.parent is None) != (number == 0):
         return False
     parent = node.parent is None or (_is_whole(node.parent) and 0 <= node.parent < number)
@@ -271,7 +271,7 @@ class Graph:
     ids: unique and non-empty. weights: [n, n], ndarray or csr_array, finite, symmetric unless `directed`; row i
     belongs to ids[i]; stored as float64. groups: {id: group} of every client. values: named arrays whose first axis
     is the clients in the order of ids. mixing: a second matrix [n, n], for instance the mixing matrix that was
-    applied. evidence: the tests that the groups rest on, if they rest on tests.
+    applied. evidence: the tests behind the groups, if there are any.
 
     >>> graph = Graph(("ann", "bob"), np.array([[0.0, 0.5], [0.5, 0.0]]), groups={"ann": 0, "bob": 0})
     >>> graph.labels
@@ -416,7 +416,7 @@ class Graph:
         Path(path).write_text(text + "\n", encoding="utf-8")
 
     def to_csv(self, path: str | Path) -> None:
-        """Write the edges as CSV: source, target, weight; an id that looks like a formula gets an apostrophe before."""
+        """Write the edges as CSV: source, target, weight; an id that looks like a formula gets an apostrophe first."""
         with Path(path).open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(["source", "target", "weight"])

@@ -1,6 +1,6 @@
 """What a client sends for groups by tests: a `Spread`, then a `Signature` (docs/groups.md).
 
-The server adds the spreads up to a `Plan`, which goes down once; `sign` makes a signature of 2 KB by it.
+The server makes a `Plan` from the spreads and sends it once; `sign` makes a signature of 2 KB by the plan.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def pack(arrays: Mapping[str, np.ndarray[Any, Any]]) -> bytes:
 
 
 def unpack(data: bytes) -> Arrays:
-    """The arrays that `pack` wrote; DataError if these bytes are not such."""
+    """Read the arrays that `pack` wrote; raises DataError for other bytes."""
     stream = io.BytesIO(data)
 
     def read(size: int) -> bytes:
@@ -92,10 +92,10 @@ def _half_precision(values: Array, largest: float) -> np.ndarray[Any, Any]:
 class Moments:
     """Mean of n samples of D features, and the traces of their covariance S; 2 D + 9 numbers.
 
-    n: samples. mean [D]. half [D]: half the difference of two halves' means, scaled so that its covariance
-    is that of `mean`. traces: tr S, tr S^2, tr S^3, unbiased, NaN where
-    too few samples say. free [3]: degrees of freedom behind each. effect: variance of the mean over that of n
-    independent samples, at least 1. noise: variance added on purpose to each entry of `mean` and `half`.
+    n: samples. mean [D]. half [D]: half the difference of two halves' means, scaled so that its covariance is that of
+    `mean`. traces: tr S, tr S^2, tr S^3, unbiased, NaN for too few samples. free [3]: degrees of freedom behind each.
+    effect: variance of the mean over that of n independent samples, at least 1. noise: variance added on purpose to
+    each entry of `mean` and `half`.
 
     >>> import numpy as np
     >>> p = np.random.default_rng(0).normal(size=(600, 4))
@@ -117,12 +117,12 @@ class Moments:
 
     @property
     def weight(self) -> float:
-        """The number of independent samples whose mean is as sure as this one, noise left aside."""
+        """The number of independent samples whose mean is as precise as this one, without noise."""
         return self.n / self.effect
 
     @classmethod
     def of(cls, p: Any, *, effect: float = 1.0, seed: int = 0) -> Moments:
-        """Of samples `p` [n, D]; which of them make the halves and thirds is drawn from `seed` and n."""
+        """Return the moments of samples `p` [n, D]; halves and thirds are drawn by `seed` and n."""
         p = as_vectors(p, "p")
         n, width = p.shape
         p = p[keyed(seed, "moments", n).permutation(n)]
@@ -136,12 +136,12 @@ class Moments:
 
     @classmethod
     def empty(cls, width: int) -> Moments:
-        """Of no samples: it weighs nothing in any test."""
+        """Return the moments of no samples: they have no weight in any test."""
         return cls(0, np.zeros(width), np.zeros(width), np.full(3, np.nan), np.zeros(3))
 
     @classmethod
     def total(cls, parts: Sequence[Moments]) -> Moments:
-        """Of all clients' samples, if all have one mean."""
+        """Return the moments of all clients' samples, if all have one mean."""
         widths = sorted({len(m.mean) for m in parts})
         if len(widths) != 1:
             raise GraphError(f"moments of {widths or 'no'} features cannot be merged; expected one width")
@@ -164,7 +164,7 @@ class Moments:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any]) -> Moments:
-        """What `to_arrays` wrote."""
+        """Read what `to_arrays` wrote."""
         mean, half, numbers = _floats(arrays, "moments", "mean", "half", "numbers")
         finite = np.isfinite(mean).all() and np.isfinite(half).all() and np.isfinite(numbers[:3]).all()
         if mean.ndim != 1 or mean.shape != half.shape or numbers.shape != (9,) or not finite:
@@ -175,7 +175,7 @@ class Moments:
 def _traces(p: Array, effect: float) -> Array:
     """tr S from all samples; tr S^2 and tr S^3 from products of thirds, whose errors are independent.
 
-    NaN is "cannot say": tr S of one sample, the others of fewer than six.
+    NaN if unknown: tr S of one sample, the others of fewer than six.
     """
     n = len(p)
     if n < 2 or n <= effect:
@@ -200,7 +200,7 @@ def cross_traces(thirds: list[Array]) -> tuple[float, float]:
 
 
 def pool(traces: Array, free: Array) -> tuple[Array, Array]:
-    """Traces [k, 3] weighted by degrees of freedom [k, 3], each over the parts that can say it; and their sums."""
+    """Traces [k, 3] weighted by degrees of freedom [k, 3], each over the parts that know it; and the total degrees."""
     total = free.sum(axis=0)
     sums: Array = (np.where(free > 0, traces, 0) * free).sum(axis=0)
     return np.where(total > 0, sums / np.maximum(total, 1e-300), np.nan), total
@@ -209,9 +209,9 @@ def pool(traces: Array, free: Array) -> tuple[Array, Array]:
 # -- the first message, and the plan -----------------------------------------------------------------------------------
 
 
-# Classes with a share of their own; more are hashed into so many random signs.
+# Up to so many classes each has its own share; more are hashed into so many random signs.
 _SHARES = 64
-# A number as target is cut at this many normal quantiles where classes are needed.
+# A numeric target is cut into this many bins, at normal quantiles, where classes are needed.
 _BINS = 10
 
 
@@ -221,7 +221,7 @@ class Spread:
 
     n: samples. squares [1] or [d]: sum of squares about the client's own mean, over all features or of each.
     dim: numbers per sample. classes: largest label + 1, 0 without. target [3]: count, sum and sum of squares
-    of a target that is a number.
+    of a numeric target.
 
     >>> import numpy as np
     >>> one = Spread.of([[0.0, 1.0], [2.0, 1.0]], [0, 4])
@@ -237,9 +237,10 @@ class Spread:
 
     @classmethod
     def of(cls, x: Any, y: Any = None, *, per_feature: bool = False) -> Spread:
-        """Of samples x [n, ...] and targets y [n]: whole numbers are classes, floats a number, None neither.
+        """Return the spread of samples x [n, ...].
 
-        per_feature: scale each feature by itself, for tables whose columns have different units.
+        y [n]: targets; whole numbers are classes, floats are one numeric target; None: no targets. per_feature: scale
+        each feature by itself, for tables whose columns have different units.
         """
         x = as_samples(x)
         squares = np.square(x - x.mean(axis=0)).sum(axis=0, dtype=np.float64)
@@ -262,7 +263,7 @@ class Spread:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any]) -> Spread:
-        """What `to_arrays` wrote."""
+        """Read what `to_arrays` wrote."""
         n, dim, classes = (int(v) for v in arrays["counts"])
         squares, target = (np.asarray(arrays[k], dtype=np.float64) for k in ("squares", "target"))
         return cls(n, squares, dim, classes, target)
@@ -270,12 +271,12 @@ class Spread:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What all clients must share to be comparable: a seed and the scale of the data. It goes down once.
+    """What all clients must share to be comparable: a seed and the scale of the data. The server sends it once.
 
-    dim: numbers per sample. var [1] or [d]: variance within clients, over all features together or of each.
-    classes: number of classes, 0 without. target: mean and deviation of a target that is a number, or None.
-    features: random features of the blocks x and xy. projections: of a class's mean. cells: classes whose
-    means a client sends at most, its most frequent ones.
+    dim: numbers per sample. var [1] or [d]: variance within clients, over all features together or of each. classes:
+    number of classes, 0 without. target: mean and deviation of a numeric target, or None. features: random features of
+    the blocks x and xy. projections: of a class's mean. cells: the largest number of classes whose means a client
+    sends, its most frequent ones.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
@@ -296,7 +297,7 @@ class Plan:
 
     @classmethod
     def of(cls, spreads: Iterable[Spread], *, classes: int | None = None, features: int = 128, seed: int = 0) -> Plan:
-        """From all clients' first messages. classes: if known, else the largest label seen + 1."""
+        """Make the plan from all clients' first messages. classes: if known, else the largest label seen + 1."""
         parts = list(spreads)
         if not parts:
             raise GraphError("a plan needs the spread of at least one client; got none")
@@ -327,7 +328,7 @@ class Plan:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any]) -> Plan:
-        """What `to_arrays` wrote."""
+        """Read what `to_arrays` wrote."""
         dim, classes, features, projections, cells, seed = (int(v) for v in arrays["sizes"])
         target = [float(v) for v in arrays["target"]]
         var = np.asarray(arrays["var"], dtype=np.float64)
@@ -362,19 +363,19 @@ class Plan:
         return bool(self.classes) or self.target is not None
 
     def shares(self, y: Any) -> Array:
-        """The block y of targets [n]: one column per class, hashed if there are many, or waves of a number."""
+        """The block y of targets [n]: one column per class, hashed if there are many, or waves of a numeric target."""
         if self.target is None:
             return np.asarray(self._tables[0][y])
         return np.asarray(self._waves("waves", 16, 1.5, y) * np.sqrt(2 / 16))
 
     def signs(self, y: Any) -> Array:
-        """What multiplies the features of block xy, of targets [n]: a sign per class, or a wave of a number."""
+        """The factors of the features of block xy for targets [n]: a sign per class, or a wave of a numeric target."""
         if self.target is None:
             return np.asarray(self._tables[1][y])
         return np.asarray(self._waves("signs", self.features, 1.0, y) * np.sqrt(2))
 
     def _waves(self, what: str, width: int, scale: float, y: Any) -> Array:
-        """cos(a y + b) of a number as target [n, width]."""
+        """cos(a y + b) of a numeric target, [n, width]."""
         draw = keyed(self.seed, "same", what)
         frequencies, phases = draw.standard_normal(width) * scale, draw.uniform(0, 2 * np.pi, width)
         return np.asarray(np.cos(self._standard(y)[:, None] * frequencies + phases))
@@ -391,12 +392,12 @@ class Plan:
         return shares, signs
 
     def _standard(self, y: Any) -> Array:
-        """A number as target, in deviations from the mean of all clients."""
+        """A numeric target, in deviations from the mean of all clients."""
         mean, deviation = self.target or (0.0, 1.0)
         return np.asarray((np.asarray(y, dtype=np.float64) - mean) / deviation)
 
     def cell(self, y: Any) -> Any:
-        """The class of each target; of a number, its bin."""
+        """The class of each target; the bin of a numeric one."""
         if self.target is None:
             return y
         return np.searchsorted(special.ndtri(np.arange(1, _BINS) / _BINS), self._standard(y))
@@ -439,8 +440,8 @@ _FLAGS = {
 class Cells:
     """Means of one client's classes in a few random projections.
 
-    classes [q], counts [q], means [q, P]. scatter, dof [q]: sum of squares about each mean, and its degrees of
-    freedom. traces [3]: of the covariance within classes, or NaN; free: behind them. effect: as in Moments.
+    classes [q], counts [q], means [q, P]. scatter, dof [q]: sum of squares about each mean, and its degrees of freedom.
+    traces [3]: of the covariance within classes, or NaN; free: degrees of freedom behind them. effect: as in Moments.
 
     >>> import numpy as np
     >>> one = Cells(np.array([3]), np.array([9.0]), np.zeros((1, 2)), np.ones(1), np.full(1, 8.0), np.ones(3), 8.0)
@@ -459,7 +460,7 @@ class Cells:
 
     @classmethod
     def total(cls, parts: Sequence[Cells]) -> Cells:
-        """Of all clients' samples, if a class has one mean at all."""
+        """Return the cells of all clients' samples, if a class has the same mean at all clients."""
         classes, at = np.unique(np.concatenate([one.classes for one in parts]), return_inverse=True)
         of = np.repeat(np.arange(len(parts)), [len(one.classes) for one in parts])
         counts, scatter, dof = (
@@ -488,7 +489,7 @@ class Cells:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any]) -> Cells:
-        """What `to_arrays` wrote."""
+        """Read what `to_arrays` wrote."""
         names = ("classes", "counts", "means", "scatter", "dof", "numbers")
         classes, counts, means, scatter, dof, numbers = _floats(arrays, "cells", *names)
         lengths = {one.shape for one in (classes, counts, scatter, dof)}
@@ -505,7 +506,7 @@ class Signature:
     """What one client sends: moments of its blocks of features, and means of its classes.
 
     n: samples. blocks: "x" (inputs), "xy" (how inputs go with targets), "y" (targets); only "x" without
-    targets. plan: the `Plan.key` that it was made with. flags: bits of what was odd, in words in `warnings`.
+    targets. plan: the `Plan.key` that it was made with. flags: bits of unusual properties; `warnings` has their texts.
 
     >>> import numpy as np
     >>> from fedkin.graph import Plan, Signature, Spread, sign
@@ -524,7 +525,7 @@ class Signature:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What was odd about the samples, in words."""
+        """What was unusual about the samples, in words."""
         return tuple(text for bit, text in _FLAGS.items() if self.flags & bit)
 
     @property
@@ -534,7 +535,7 @@ class Signature:
 
     @classmethod
     def total(cls, parts: Sequence[Signature]) -> Signature:
-        """Of all clients' samples, if all are of one distribution."""
+        """Return the signature of all clients' samples, if all have one distribution."""
         first = parts[0]
         if any(one.plan != first.plan or set(one.blocks) != set(first.blocks) for one in parts):
             raise GraphError("signatures of two plans cannot be merged; sign again with one plan")
@@ -556,7 +557,7 @@ class Signature:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any]) -> Signature:
-        """What `to_arrays` wrote."""
+        """Read what `to_arrays` wrote."""
         parts: dict[str, dict[str, Any]] = {}
         for key, value in arrays.items():
             part, _, rest = key.partition(".")
@@ -569,12 +570,12 @@ class Signature:
         return cls(n, blocks, Cells.from_arrays(parts["cells"]) if "cells" in parts else None, plan, flags)
 
     def to_bytes(self) -> bytes:
-        """`to_arrays` in one piece."""
+        """Pack `to_arrays` into bytes."""
         return pack(self.to_arrays())
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Signature:
-        """What `to_bytes` wrote."""
+        """Read what `to_bytes` wrote."""
         return cls.from_arrays(unpack(data))
 
 
@@ -587,11 +588,10 @@ _COUNTED, _SAID = 0.05, 0.001
 
 
 def serial(p: Array) -> tuple[float, bool]:
-    """The design effect of centred features p [n, D] in stored order, and whether it is beyond doubt.
+    """The design effect of centred features p [n, D] in stored order, and whether it is significant.
 
     Means of contiguous blocks (2, 4, 8, .. blocks, up to pairs of samples) vary as S / length if samples are
-    independent. Where they vary more (p < .05 over all block lengths) the largest ratio, and one deviation, is
-    the effect.
+    independent. If they vary more (p < .05 over all block lengths), the effect is the largest ratio plus one deviation.
     """
     n = len(p)
     if n < _FEWEST_SERIAL:
@@ -608,17 +608,17 @@ def serial(p: Array) -> tuple[float, bool]:
         chance = float(null_p(q, count - 1, traces, n - 1)) * len(counts)
         least = min(least, chance)
         if chance < _COUNTED:
-            # One deviation above: too small an effect makes a client odd, too large a one only loses power.
+            # Plus one deviation: too small an effect makes a client an outlier, too large an effect only loses power.
             doubt = np.sqrt(2 * min(max(traces[1], 0.0) / traces[0] ** 2, 1.0) / (count - 1))
             best = max(best, q / (count - 1) / traces[0] * (1 + doubt))
     return min(best, n / 2), least < _SAID
 
 
 def repeats(x: Any) -> float:
-    """sum of squared multiplicities / n of equal rows, 1 if they may well be equal by chance.
+    """Return the sum of squared multiplicities of rows / n; 1 if rows may be equal by chance.
 
-    Rows of a few categories are often equal and independent all the same. Equal rows count as repeats if
-    columns that are drawn independently of each other would give less than .01 pairs of equal rows.
+    Rows of a few categories are often equal although they are independent. Equal rows count as repeats if columns that
+    are drawn independently of each other would give fewer than .01 pairs of equal rows.
     """
     n = len(x)
     seen = Counter(row.tobytes() for row in x)
@@ -636,7 +636,7 @@ def repeats(x: Any) -> float:
 # -- samples in, signature out -----------------------------------------------------------------------------------------
 
 
-# A class of fewer samples says nothing of its mean; leaving it out costs nothing.
+# A class with fewer samples has no useful mean; leaving it out costs nothing.
 _FEWEST_OF_CLASS = 3
 # In deviations within clients.
 _FAR = 2.0
@@ -646,7 +646,7 @@ def sign(plan: Plan, x: Any, y: Any = None, *, ordered: bool = True) -> Signatur
     """Return the signature of a client's samples x [n, ...] and targets y [n], by a plan that all clients share.
 
     y: classes as whole numbers if the plan has classes, floats if its target is a number, None if neither.
-    ordered: the stored order may mean something, so that samples that are like their neighbours count for
+    ordered: the stored order may carry information, so that samples similar to their neighbours count
     less; False if samples are in a random order or sorted by something.
 
     block x: mean of cos(Wx + b) sqrt(2 / F), random Fourier features (Rahimi and Recht 2007). block xy: the
@@ -681,7 +681,7 @@ def sign(plan: Plan, x: Any, y: Any = None, *, ordered: bool = True) -> Signatur
 
 
 def targets_of(plan: Plan, y: Any, n: int) -> Any:
-    """Targets [n] as the plan has them, None without; raises GraphError for others."""
+    """Return targets [n] in the form of the plan, None without; raises GraphError if they do not fit it."""
     if not plan.labelled:
         return None
     if y is None:
@@ -718,7 +718,7 @@ def _within(p: Array, kinds: Any) -> Array:
 
 
 def _together(p: Array, e: Array, effect: float, plan: Plan) -> Moments:
-    """The covariance of two features, column by column, as a mean of products; unbiased; of three samples on."""
+    """The covariance of two features, column by column, as a mean of products; unbiased; empty below three samples."""
     n = len(p)
     if n < 3:
         return Moments.empty(p.shape[1])
@@ -726,7 +726,7 @@ def _together(p: Array, e: Array, effect: float, plan: Plan) -> Moments:
     # products about their means show S (n - 2) / (n - 1)^2.
     effect *= (n - 1) / (n - 2)
     p = p - p.mean(axis=0)
-    # Samples are drawn in towards length 2, where 1 is the usual one: one far sample must not make a client odd.
+    # Long samples are shrunk towards length 2 (1 is usual): one far sample must not make a client an outlier.
     p = p / np.sqrt(1 + np.square(p).sum(axis=1, keepdims=True) / 2 / _FAR**2)
     p = p - p.mean(axis=0)
     return Moments.of(p * (e - e.mean(axis=0)) * (n / (n - 1)), effect=effect, seed=plan.seed)
@@ -747,7 +747,7 @@ def _cells(p: Array, kinds: Any, effect: float, plan: Plan) -> Cells:
 
 
 def _residual_traces(rest: list[Array], dof: float, effect: float, seed: int) -> tuple[Array, float]:
-    """As Moments' traces, of samples about their class's mean, and the degrees of freedom behind them."""
+    """Traces as in Moments, of samples about their class's mean, and the degrees of freedom behind them."""
     n = sum(len(one) for one in rest)
     if n < 6 or dof < 3:
         return np.full(3, np.nan), 0.0

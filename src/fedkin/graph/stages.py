@@ -49,7 +49,7 @@ Kind: TypeAlias = Literal["similarity", "sparsify", "groups", "control"]
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """A graph stage of your own. function: as `fedkin.graph.stages` says; it gets the keywords that it names.
+    """A user's graph stage. function: as `fedkin.graph.stages` says; it gets only the keywords that it names.
 
     >>> Stage("control", "half", lambda a: a / 2)(np.array([[0.0, 1.0], [1.0, 0.0]]))
     array([[0. , 0.5],
@@ -69,16 +69,16 @@ class Stage:
 
     @property
     def part(self) -> Any:
-        """What has a module and a docstring of its user's."""
+        """The user's function, with its module and docstring."""
         return self.function
 
     def __call__(self, first: Any, /, **more: Any) -> Any:
-        """Return the stage's output for n clients; raises GraphError in one line for output that is none."""
+        """Return the stage's output for n clients; raises GraphError in one line for invalid output."""
         try:
             output = self.function(first, **_accepted(self.function, more))
         except GraphError:
             raise
-        except Exception as error:  # whatever a function of the user's does
+        except Exception as error:  # a user's function may raise anything
             raise GraphError(f"{self._who}: {type(error).__name__}: {error_text(error)}") from error
         return self._checked(output, first.shape[0] if hasattr(first, "shape") else len(first))
 
@@ -89,7 +89,7 @@ class Stage:
     def _checked(self, output: Any, n: int) -> Any:
         try:
             table = np.asarray(output.toarray() if hasattr(output, "toarray") else output)
-        except Exception as error:  # of whatever a function of the user's gave
+        except Exception as error:  # a user's function may return anything
             raise GraphError(
                 f"{self._who}: expected one array, got {type(error).__name__}: {error_text(error)}"
             ) from error
@@ -115,7 +115,7 @@ STAGES: dict[str, Stage] = {}
 
 
 def stage(kind: Kind, *, name: str | None = None) -> Callable[[Callable[..., Any]], Stage]:
-    """Make a stage of a function; kind: which stage it is. name: in settings, by default that of the function.
+    """Turn a function into a stage of this kind. name: its name in settings, by default that of the function.
 
     >>> @stage("groups")
     ... def by_sign(a):
@@ -226,10 +226,10 @@ def _built_in(kind: Kind, spec: str) -> Callable[..., Any]:
 
 
 class BuiltIn(NamedTuple):
-    """A stage of fedkin's.
+    """A built-in stage.
 
-    argument: what stands after the colon; "" for nothing, "?..." for an optional one. make: the function of that
-    argument (None: it is left out); raises ValueError for an argument that it cannot read.
+    argument: what stands after the colon; "" for nothing, "?..." for an optional one. make: from that argument (None:
+    there is none) to the stage's function; raises ValueError for an argument that it cannot read.
     """
 
     argument: str
@@ -261,7 +261,7 @@ def _gamma(argument: str) -> Callable[..., Matrix]:
 
     def sparsify(s: Any) -> Matrix:
         s = as_dense(s, "S")
-        # Distances that were made from similarities link no pair with similarity 0, however wide the gap is.
+        # A pair with similarity 0 is not linked, however wide the gap of the distances is.
         return np.where(s > 0, np.asarray(affinity.gamma(affinity.to_distance(s), value)), 0.0)
 
     return sparsify

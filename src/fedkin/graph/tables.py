@@ -124,7 +124,7 @@ def _ids_of(path: Path, table: pa.Table, key: str) -> tuple[str, ...]:
 
 
 def _check_ids(path: Path, ids: Sequence[str], where: str = "") -> None:
-    """Raise DataError for an id that is empty, or that a terminal obeys."""
+    """Raise DataError for an id that is empty or has non-printable characters."""
     if all(ids) and printable("".join(ids)):
         return
     for row, id in enumerate(ids):
@@ -135,7 +135,7 @@ def _check_ids(path: Path, ids: Sequence[str], where: str = "") -> None:
 
 
 def _column(path: Path, table: pa.Table, name: str, ids: Sequence[str]) -> Any:
-    """Return the values of a column, numbers or texts, of which none is missing."""
+    """Return the values of a column, numbers or texts; raises DataError if one is missing."""
     column = table[name].combine_chunks()
     values = column.to_numpy(zero_copy_only=False)
     missing = np.array(column.is_null().to_pylist(), dtype=bool)
@@ -208,7 +208,7 @@ class Rows:
 
 
 def read_rows(path: str | Path, client: str = "client", target: str | None = None) -> Rows:
-    """Raw rows, one per sample, from .csv, .parquet or .npz; DataError says which row or column is wrong.
+    """Read raw rows, one per sample, from .csv, .parquet or .npz; DataError says which row or column is wrong.
 
     .csv, .parquet: columns `client` and, if named, `target`; numbers are features, each scaled by itself;
     text with up to 200 values is a category, one-hot. .npz: arrays `ids` [n], x [n, ...] and, if there, y
@@ -270,7 +270,7 @@ def _target(path: Path, name: str, values: Any) -> Any:
 
 
 def write_signed(path: str | Path, signatures: Mapping[str, Signature]) -> None:
-    """Signatures by client id as a .npz of plain arrays, for `read_signed`.
+    """Write signatures by client id as a .npz of plain arrays, for `read_signed`.
 
     >>> import tempfile, pathlib
     >>> import numpy as np
@@ -289,7 +289,7 @@ def write_signed(path: str | Path, signatures: Mapping[str, Signature]) -> None:
 
 
 def read_signed(path: str | Path) -> dict[str, Signature] | None:
-    """Signatures that `write_signed` wrote, or None if the file holds something else.
+    """Read signatures that `write_signed` wrote, or None if the file holds something else.
 
     >>> read_signed("table.csv") is None
     True

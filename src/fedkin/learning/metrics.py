@@ -200,7 +200,7 @@ def _dice(both: Values, either: Values) -> float:
 
 LARGEST = 1e150  # largest value of a metric: the square of a larger one overflows
 
-# Columns of `Result.to_frame`, of comparisons and of the report. No metric may have their names: it has a column there.
+# Columns of `Result.to_frame`, of comparisons and of the report, where each metric adds a column of its own name.
 _COLUMNS = {
     *METRICS, "adds", "ari", "client", "epsilon", "gain", "gap", "groups", "hurt", "loss", "mean", "method", "n",
     "round", "sent", "surely", "unseen", "worst10", "worst20",

@@ -1,6 +1,6 @@
 """Local training of many clients as one computation, for nets that are a chain of simple layers.
 
-The weights of K clients lie in one tensor [K, out, in], so that a layer is one batched product. Forward and backward
+The weights of K clients are in one tensor [K, out, in], so that a layer is one batched product. Forward and backward
 are written out. For layers h_l = act(h_{l-1} W_l^T + b_l), and g_l the gradient of the loss with respect to the input
 of act, a step of plain SGD is a product that is added to the weights in place, and no gradient is stored:
 

@@ -40,7 +40,7 @@ class Training(Settings):
     lr, momentum, weight_decay, betas: of the optimiser, which starts anew in each round at each client: no momentum and
     no moments are kept from round to round.
     schedule: how the learning rate changes over the rounds t = 1..rounds: "cosine" is lr (1 + cos(pi (t - 1) / rounds))
-    / 2, "step" is lr times step_factor after each step_every rounds. Rates of methods' own steps stay as they are.
+    / 2, "step" is lr times step_factor after each step_every rounds. Rates of methods' own steps stay unchanged.
     clip: largest Euclidean norm of a step's gradient; None: no clipping.
     class_weights: the weight of a sample of each class in the loss: numbers above 0 in the order of the classes, or
     "balanced": n / (C n_c) at a client with n_c of its n samples in class c, and C classes among them.

@@ -1,4 +1,4 @@
-"""CoBo: clients learn whom to collaborate with: pairs whose gradients agree halfway between their models.
+"""CoBo: clients collaborate in learned pairs: those whose gradients agree halfway between their models.
 
 Hashemi, He, Jaggi. CoBo: collaborative learning via bilevel optimization. arXiv 2409.05539, 2024.
 `docs/methods/cobo.md` says where paper and this file differ.

@@ -1,4 +1,4 @@
-"""FedEM: every client's distribution mixes M common ones; clients share the M models and have own proportions.
+"""FedEM: every client's distribution mixes M common ones; clients share the M models and have their own proportions.
 
 Marfoq, Neglia, Bellet, Kameni, Vidal. Federated multi-task learning under a mixture of distributions. NeurIPS 2021.
 Equation numbers are the paper's; `docs/methods/fedem.md` says where paper and this file differ.

@@ -236,7 +236,7 @@ class Taskonomy(ServerMethod):
     average: inside "groups" (Case II) or over "neighbours" (Case I), weighted by n_j over the round's participants.
     stale: clients that did not take part enter the averages with the model that they have. aggregate: as in FedAvg.
     regroup_changed: lambda; once so many clients have changed data, they sign again and groups are made again (None:
-    never). regroup_every: tau; after so many rounds all clients do so (None: never).
+    never). regroup_every: tau; every tau rounds all clients do so (None: never).
     """
 
     by_client: ClassVar[tuple[str, ...]] = ("signatures", "group", "model", "changed", "sizes")

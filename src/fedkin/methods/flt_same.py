@@ -42,7 +42,7 @@ class FltSame(flt.Taskonomy, SigningMethod):
     alpha: how often clients with the same distribution may be split. average, stale, aggregate, regroup_changed,
     regroup_every, graph: as in FLT; edges link clients nearer than gamma (`fedkin.graph.apart`).
 
-    States are those of FLT, except at the server signatures: {client id: [bytes] uint8}.
+    States are those of FLT, with one difference at the server. signatures: {client id: [bytes] uint8}.
 
     tests: the tests behind the groups, None with a control graph. verdict: {group as text: its verdict} by these tests.
     watched: {client id: doubts about its membership}.

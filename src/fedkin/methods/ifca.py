@@ -126,7 +126,7 @@ class Ifca(Clustered, SigningMethod):
         return Message(models={cluster[id]: models[cluster[id]]} if last else models)
 
     def use(self, client: ClientView, message: Message) -> ClientFlow[Params]:
-        """The model with the smallest loss on the client's training samples; without samples, the mean of all."""
+        """The model with the smallest loss on the client's training samples; without samples, the weighted mean."""
         models = _received(message)
         if client.size == 0 and len(models) > 1:
             common: Params = message["common"]

@@ -69,7 +69,7 @@ class Kin(SigningMethod):
     """Groups from tests, and a level and a degree of sharing from held-out samples.
 
     alpha: how often clients with the same distribution may be split, over all searches for groups. least: groups that
-    differ by less still share a model (`fedkin.graph.find`). regroup_every: after so many rounds all clients sign
+    differ by less still share a model (`fedkin.graph.find`). regroup_every: every so many rounds all clients sign
     again, and groups and level are found again (None: never). degrees: "auto" chooses; "groups" always trains the
     groups, with shared heads. ordered: the order of samples may carry information (`fedkin.graph.sign`). weights,
     aggregate: as in FedAvg.

@@ -155,8 +155,8 @@ class Mapl(PeerMethod):
     temperature: of both contrasts; spread: of uniformity in the released form, as the released code has it.
     variant: "paper", or "released": the losses as the released code has them.
     hidden: hidden width of the projection; None: 8 times the features' width.
-    absent: weight of a peer's prototype of a class of which the peer has no samples; with samples it is 1. Setting 1
-    is the paper's plain sum. If no neighbour has samples of a class either, its own prototype stays.
+    absent: weight of a peer's prototype of a class without samples at that peer; with samples it is 1. absent = 1 is
+    the paper's plain sum. If no neighbour has samples of a class either, the peer's own prototype stays.
     warmup: T_thr: the first round that learns weights; before it they are equal. Below 1 it is a fraction of
     `training.rounds`; the paper's 100 of 400 rounds are 0.25.
     graph: how weights are learned, and which edges are dropped. augment: the random views.

@@ -67,9 +67,9 @@ class PerFedAvg(FedAvg):
 
     A client predicts with w after one gradient step of rate alpha on its own training samples.
 
-    alpha: rate of that step; 0 is FedAvg. order: "second" uses the full gradient, (I - alpha hessian f(w; D1)) grad f(w
-    - alpha grad f(w; D1); D2), which the paper's HF approximates by differences; "first" leaves out the Hessian, FO.
-    weights, aggregate: as in FedAvg.
+    alpha: rate of that step; 0 is FedAvg. order: "second" uses the full gradient,
+    (I - alpha hessian f(w; D1)) grad f(w - alpha grad f(w; D1); D2), which the paper's HF approximates by differences;
+    "first" leaves out the Hessian, FO. weights, aggregate: as in FedAvg.
     """
 
     name = "per-fedavg"

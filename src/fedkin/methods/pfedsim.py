@@ -30,7 +30,7 @@ class PFedSim(ServerMethod):
     """FedAvg for the first rounds; then body_i <- sum_j a_ij body_j with a_ij in proportion to -log(1 - s_ij).
 
     s_ij is the cosine of the heads i and j, at least 0 and at most `ceiling`, which is also s_ii. Heads stay local.
-    warmup: rounds of FedAvg; below 1 it is a fraction of `training.rounds`. aggregate: their rule, as in FedAvg.
+    warmup: rounds of FedAvg; below 1 it is a fraction of `training.rounds`. aggregate: for these rounds, as in FedAvg.
     cosine: mean over the cosines of the heads' class "rows", or the cosine of the "whole" heads.
     predict: with the model that the client "trained" last, or with its head on the body that the server would now mix
     for it ("mixed").

@@ -197,7 +197,7 @@ class SfmtlGraph(SigningMethod):
     # -- at the server ------------------------------------------------------------------------------------------
 
     def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
-        check_round(len(sampled), self.graph)  # before clients train in vain
+        check_round(len(sampled), self.graph)  # before clients train for nothing
         if self.graph.from_test:
             held = server.state["same"]
             server.state["same"] = yield from ask_for_groups(server, held, sampled, self.graph.groups)

@@ -78,7 +78,7 @@ class Tfl(Minimax):
 
     The server's state: params, lam, drawn as in `blocks.minimax`.
 
-    vectors: {id: [d]}, of each client that ever answered the vector of its last model that the graph compares.
+    vectors: {id: [d]}, for each client that ever answered: the part of its last model that the graph compares.
     prior: p_k of each client in the last graph, {id: 0-d float64 tensor}; absent before the first graph.
     """
 

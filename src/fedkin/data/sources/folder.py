@@ -111,7 +111,7 @@ class Folder(Source):
 
 
 def _say_left_out(place: Path, read: set[Path], domains: Sequence[str]) -> None:
-    """Log a warning about pictures that are not read, since they are in another folder level or of another format."""
+    """Log a warning about images that are not read: at another folder level, or of another format."""
     every = {file for domain in domains for file in (place / domain).rglob("*") if file.suffix.lower() in _PICTURES}
     if left_out := sorted(file for file in every - read if not file.name.startswith(".")):
         logging.getLogger("fedkin").warning(

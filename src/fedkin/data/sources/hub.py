@@ -146,7 +146,7 @@ class Hub(Rows):
                 image = held[row][self.image]
                 if hasattr(image, "convert"):
                     image = as_bytes(image)
-            except Exception as error:  # with a damaged picture the decoders raise many kinds of exceptions
+            except Exception as error:  # on a damaged image the decoders raise many kinds of exceptions
                 raise DataError(f"{place} cannot be read ({error_text(error)})") from None
             if not hasattr(image, "convert"):
                 how = "cast the column to datasets.Image()"

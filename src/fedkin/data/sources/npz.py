@@ -32,7 +32,7 @@ class Npz(Source):
     "first" [N, C, ...] or none in particular (x is used unchanged), "last" [N, H, W, C], "none" [N, H, W].
     classes: their number; labels then must be 0..classes-1. Without it the distinct labels, sorted, become
     0..C-1. kind: "risk" judges two classes by ROC-AUC, not accuracy; the event is the later label. "regression"
-    takes numbers as they are. codes: whole numbers in x are token ids or category codes, and stay whole. Inputs are
+    takes numbers unchanged. codes: whole numbers in x are token ids or category codes, and stay whole. Inputs are
     (x / divide - mean) / std; the default of divide is 255 for bytes and 1 otherwise; mean and std have one value,
     or one per channel. Without split, `test_fraction` of every client's samples (of every class, without client) is
     held out, drawn by `seed`.

@@ -197,7 +197,7 @@ def _dataset(x: torch.Tensor, y: npt.NDArray[Any], columns: Columns, target: Tar
 
 
 def ids_of(rows: Sequence[Any], length: int | None, padding: int, where: str, column: str) -> torch.Tensor:
-    """Return [n, length] int64 token ids of lists of whole numbers, of single ones, or of texts such as "101 7592 102".
+    """Return [n, length] int64 token ids from lists of whole numbers, single numbers, or texts like "101 7592 102".
 
     length: longer rows are cut to it (None: the length of the longest row). Raises DataError that names `where`, the
     row and the column.

@@ -352,7 +352,7 @@ class TextMean(Model):
 
 
 class _MeanOfWords(nn.Module):
-    """Token ids [n, length] to the mean [n, width] of their vectors, without those that are padding.
+    """Maps token ids [n, length] to the mean [n, width] of their vectors; padding is left out.
 
     From a dict it takes `input_ids`, and `attention_mask` if present. A text of padding alone becomes 0.
     """

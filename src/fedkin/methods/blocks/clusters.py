@@ -69,7 +69,7 @@ class Clustered(WholeModel):
         server.graph = members_graph(server.state["cluster"], models, server.round)
 
     def offer(self, server: ServerView, id: str) -> Message:
-        """Offer the model of the client's cluster; without a cluster, the mean of all clusters."""
+        """Offer the model of the client's cluster; without a cluster, the mean of all, weighted by size."""
         models, cluster = server.state["models"], server.state["cluster"]
         if id in cluster:
             return Message(params=models[cluster[id]])

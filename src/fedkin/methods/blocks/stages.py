@@ -71,8 +71,8 @@ ControlStage = Annotated[str, known_stage(graph.control_stage)]
 class ControlledGraph(Settings):
     """Settings of a method's graph that a control may replace.
 
-    Comparisons offer the controls @one, @random and @oracle for a method that has `graph: ControlledGraph =
-    ControlledGraph()`, or a subclass, and passes its affinities through `controlled`.
+    For a method with `graph: ControlledGraph = ControlledGraph()`, or a subclass, that passes its affinities through
+    `controlled`, comparisons offer the controls @one, @random and @oracle.
     control: "random", "uniform", "oracle", "shuffled" or "self" replaces the graph; "none" keeps it.
     """
 

@@ -29,7 +29,7 @@ def watch_members(server: ServerView, group: Mapping[str, str], alpha: float) ->
 
     The server's state has `fresh`, signatures of the new samples, `signatures`, those of all earlier samples, and
     `verdict`, the verdict of each group; `watched` is updated. group: {client id: group}. alpha: over all looks, how
-    often a member that did not drift is reported.
+    often one member that did not drift is reported.
     """
     state = server.state
     fresh, signatures, verdict = state.pop("fresh", {}), state["signatures"], state.get("verdict", {})
