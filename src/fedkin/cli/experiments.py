@@ -229,6 +229,8 @@ def tune(
     }
     if not printed_as_json(json, figures):
         _print_tuning(results, plan.data.load(root).task.metric, plan)
+        if any(one.faster is not None for tried in results.values() for one in tried):
+            say("a candidate counts as the worse of itself and of the one with twice its rate")
         say(
             f"judged on {held} of the training data, seeds {', '.join(map(str, seed_list))}",
             f"experiment with the chosen settings: {folder / 'tuned.toml'}",

@@ -239,8 +239,8 @@ def runs_of(table: PaperTable) -> int:
 
 
 def _tries(how: EqualBudget) -> int:
-    """The number of runs of one row's tuning."""
-    return len(how.seeds) * how.candidates
+    """The largest number of runs of one row's tuning."""
+    return 2 * len(how.seeds) * how.candidates
 
 
 def _changed(

@@ -89,7 +89,7 @@ class Equal:
 
     def twinned(self, experiment: Experiment, tried: Sequence[Candidate]) -> list[Candidate]:
         """Return these candidates, each with its twin that has twice the rate, if that was tried."""
-        twins = [next((two for two in tried if two.settings == _faster(one, experiment)), None) for one in tried]
+        twins = [next((two for two in tried if two.settings == _at(2.0, one, experiment)), None) for one in tried]
         return [replace(one, faster=twin) for one, twin in zip(tried, twins, strict=True)]
 
     def further(self, experiment: Experiment, tried: Sequence[Candidate], higher: bool) -> dict[str, Any] | None:
@@ -98,14 +98,14 @@ class Equal:
         if winner is None or len(tried) >= 2 * self.candidates or RATE not in self.ranges(experiment):
             return None
         if winner.faster is None:
-            return _faster(winner, experiment)
-        slowest = min(_faster(one, experiment)[RATE] for one in tried)
-        faster = _faster(winner, experiment)
-        return {**faster, RATE: faster[RATE] / 4} if faster[RATE] == slowest else None
+            return _at(2.0, winner, experiment)
+        rate, *others = (_at(1.0, one, experiment)[RATE] for one in (winner, *tried))
+        return _at(0.5, winner, experiment) if rate == min(others) else None
 
 
-def _faster(one: Candidate, experiment: Experiment) -> dict[str, Any]:
-    return {**one.settings, RATE: 2 * one.settings.get(RATE, experiment.training.lr)}
+def _at(factor: float, one: Candidate, experiment: Experiment) -> dict[str, Any]:
+    """Return the settings of a candidate with its rate times this factor."""
+    return {**one.settings, RATE: factor * one.settings.get(RATE, experiment.training.lr)}
 
 
 def _value_at(span: Range, share: float) -> Any:
