@@ -79,8 +79,8 @@ def test_the_bound_of_a_root_holds_also_where_it_is_worst() -> None:
     """n |S|, of features of length 1, moves by at most 3 sqrt(3): here all features but one are equal."""
     furthest = 0.0
     for n in (2, 3, 10, 1000):
-        for angle in np.linspace(0, np.pi, 91):
-            for turned in np.linspace(0, np.pi, 31):
+        for angle in np.linspace(0, np.pi, 181):
+            for turned in np.linspace(0, np.pi, 61):
                 ends = np.array([[1.0, 0.0], [np.cos(angle), np.sin(angle)], [np.cos(turned), np.sin(turned)]])
                 sizes = []
                 for last in (1, 2):
