@@ -4,8 +4,8 @@
 
 presets/digits-rotated.toml, each method as there, without and with the faults, in all seeds.
 The table has the mean accuracy over clients in the last round (mean and standard deviation over seeds), the difference
-by seed (mean, and the worst seed), and how many messages were lost, refused and never made. A run whose parameters are
-not all finite would end the script.
+by seed (mean, and the worst seed), and how many messages were lost and refused. A run whose parameters are not all
+finite would end the script.
 """
 
 from __future__ import annotations

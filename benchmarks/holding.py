@@ -4,7 +4,7 @@
 
 Six members of one group, three classes in five columns (a normal mixture); at each look every member has new samples.
 False alarms: the share of members that are ever said to have drifted while none has, with its exact 95 % interval, for
-three levels alpha. Drift: from look `begins` on, one member's inputs are shifted in all columns by `shift` standard
+each level alpha. Drift: from look `begins` on, one member's inputs are shifted in all columns by `shift` standard
 deviations.
 """
 
