@@ -263,6 +263,34 @@ def test_a_rate_beside_those_that_diverge_is_not_chosen() -> None:
     assert equal.further(base, [replace(third, values=(0.95,), faster=second), second], True) == {RATE: 5e-4}
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "tried", "value", "expected"),
+    [
+        ("fedprox", "method.mu", [0.1, 0.2, 0.4], 0.4, 0.632),  # half-way from .4 to 1 on a logarithmic scale
+        ("fedprox", "method.mu", [0.1, 0.2, 0.4], 0.1, 0.01),
+        ("fedprox", "method.mu", [0.1, 0.2, 0.4], 0.2, None),
+        ("fedprox", "method.mu", [0.1, 0.2, 1.0], 1.0, None),  # the end of the declared range
+        ("apfl", "method.alpha", [0.3, 0.5], 0.3, 0.2),
+        ("ifca", "method.clusters", [2, 6], 6, 8),
+        ("ifca", "method.clusters", [3, 6], 3, 2),
+        ("ifca", "method.clusters", [2, 8], 8, None),
+        ("tfl", "method.scale", ["raw", "normalised"], "raw", None),
+    ],
+)
+def test_a_setting_at_the_border_is_moved_on_once_the_rate_is_found(
+    method: str, path: str, tried: list[Any], value: Any, expected: Any
+) -> None:
+    base, equal = experiment(method), Equal(8, (1e-3, 1.0))
+    lr = base.training.lr
+    twin = Candidate({RATE: 2 * lr, path: value}, (0.8,))
+    best_one = Candidate({RATE: lr, path: value}, (0.9,), faster=twin)
+    others = [Candidate({RATE: lr / 2, path: other}, (0.5,)) for other in tried]
+    moved = equal.further(base, [best_one, twin, *others], True)
+    assert moved == (None if expected is None else {RATE: lr, path: expected})
+    assert equal.further(base, [replace(best_one, faster=None), *others], True) == {RATE: 2 * lr, path: value}
+    assert Equal(2).further(base, [best_one, twin, *others], True) is None
+
+
 def test_what_is_in_a_fixed_section_is_not_tuned() -> None:
     base = experiment("mapl")
     assert "method.augment.crop" in Equal(3).ranges(base)

@@ -170,7 +170,7 @@ def tune(
     ),
     equal: str | None = typer.Option(
         None, metavar="N", help="In place of --try: N candidates for every method, over its rate and the "
-        "settings that it declares, and twice the rate of the best.",
+        "settings that it declares; then the best one beyond the ends of what was tried.",
     ),
     rates: str | None = typer.Option(
         None, metavar="LOW,HIGH", help="With --equal: range of training.lr (default: a tenth to ten times)."

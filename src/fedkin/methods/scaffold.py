@@ -56,7 +56,7 @@ class Scaffold(FedAvg):
     travels = "the whole model and a control variate, down and up"
 
     weights: Weights = "equal"
-    rate: float = Field(1.0, gt=0, json_schema_extra=span(0.1, 1))
+    rate: float = Field(1.0, gt=0, json_schema_extra=span(0.1, 2))
 
     @phase(params=NET, control=TRAINABLE, n=COUNT)
     def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:

@@ -38,9 +38,10 @@ class Equal:
 
     The first candidate is the experiment's method unchanged. The others spread evenly (Halton's sequence, scrambled
     by `seed`) over the rate and the method's own settings; a method without own settings gets more rates instead.
-    Then the best candidate is tried with twice its rate, and with half of it if it has the smallest rate; this repeats
-    with at most `candidates` further candidates. A candidate counts as the worse of itself and of its twin with twice
-    the rate, because next to a rate that diverges, training on all samples or with another seed may diverge too.
+    Then the best candidate is tried with twice its rate, with half of it if it has the smallest rate, and with each
+    other number that is the smallest or largest tried moved half-way to the end of its range; this repeats with at most
+    `candidates` further candidates. A candidate counts as the worse of itself and of its twin with twice the rate,
+    because next to a rate that diverges, training on all samples or with another seed may diverge too.
     fixed: paths of settings or sections that are not tuned.
     """
 
@@ -94,13 +95,22 @@ class Equal:
 
     def further(self, experiment: Experiment, tried: Sequence[Candidate], higher: bool) -> dict[str, Any] | None:
         """Return the settings to try next, given these candidates with their twins; None if there are none."""
-        winner = best(tried, higher)
-        if winner is None or len(tried) >= 2 * self.candidates or RATE not in self.ranges(experiment):
+        winner, ranges = best(tried, higher), self.ranges(experiment)
+        if winner is None or len(tried) >= 2 * self.candidates:
             return None
-        if winner.faster is None:
-            return _at(2.0, winner, experiment)
-        rate, *others = (_at(1.0, one, experiment)[RATE] for one in (winner, *tried))
-        return _at(0.5, winner, experiment) if rate == min(others) else None
+        if RATE in ranges:
+            if winner.faster is None:
+                return _at(2.0, winner, experiment)
+            rate, *others = (_at(1.0, one, experiment)[RATE] for one in (winner, *tried))
+            if rate == min(others):
+                return _at(0.5, winner, experiment)
+        before = flat(experiment.resolved())
+        for path, end in _ends(before, winner.settings, [one.settings for one in tried]):
+            value = winner.settings.get(path, before.get(path))
+            beyond = _beyond(ranges[path], value, end) if path != RATE else None
+            if beyond is not None:
+                return {**winner.settings, path: beyond}
+        return None
 
 
 def _at(factor: float, one: Candidate, experiment: Experiment) -> dict[str, Any]:
@@ -112,21 +122,45 @@ def _value_at(span: Range, share: float) -> Any:
     return span.at(share) if isinstance(span, Span) else span[min(int(share * len(span)), len(span) - 1)]
 
 
+def _beyond(span: Range, value: float, end: str) -> Any:
+    """Return the number half-way to this end of a range, or the next of its values; None if there is none."""
+    up = end == "largest"
+    if not isinstance(span, Span):
+        rest = sorted(number for number in span if (number > value if up else number < value))
+        return (rest[0] if up else rest[-1]) if rest else None
+    limit = span.high if up else span.low
+    if value >= limit if up else value <= limit:
+        return None
+    middle = Span(value, limit, span.log).at(0.5)
+    return None if middle == value else middle
+
+
+def _ends(
+    before: Mapping[str, Any], chosen: Mapping[str, Any], tried: Sequence[Mapping[str, Any]]
+) -> list[tuple[str, str]]:
+    """Return the settings that have the smallest or largest number tried, as (path, "smallest" or "largest").
+
+    before: the values of settings that a candidate does not change.
+    """
+    ends = []
+    for path in {path: None for settings in tried for path in settings}:
+        value, *every = (settings.get(path, before.get(path)) for settings in (chosen, *tried))
+        numbers = [each for each in every if isinstance(each, (int, float))]
+        if isinstance(value, bool) or len(set(numbers)) < 2:
+            continue
+        ends += [
+            (path, end) for end, number in (("smallest", min(numbers)), ("largest", max(numbers))) if value == number
+        ]
+    return ends
+
+
 def at_the_border(experiment: Experiment, chosen: Mapping[str, Any], tried: Sequence[Mapping[str, Any]]) -> list[str]:
     """Say in words which settings have the smallest or largest number that was tried.
 
     A setting that a candidate does not change has the experiment's value.
     """
-    before, texts = flat(experiment.resolved()), []
-    for path in {path: None for settings in tried for path in settings}:
-        value, *every = (settings.get(path, before.get(path)) for settings in (chosen, *tried))
-        numbers = [each for each in every if isinstance(each, (int, float))]
-        if isinstance(value, bool) or len(set(numbers)) < 2 or value not in numbers:
-            continue
-        for word, end in (("smallest", min(numbers)), ("largest", max(numbers))):
-            if value == end:
-                texts.append(f"{path.rpartition('.')[2]}: the {word} tried")
-    return texts
+    ends = _ends(flat(experiment.resolved()), chosen, tried)
+    return [f"{path.rpartition('.')[2]}: the {end} tried" for path, end in ends]
 
 
 # -- tuning ------------------------------------------------------------------------------------------------------------
