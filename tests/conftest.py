@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from support import small_federation
 settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("repeatable")
 torch.set_num_threads(1)
+os.fsync = lambda fd: None  # no test's files need to survive a power cut; tests of the order of writes count calls
 
 # Their few tests are long: begun last, one process would run them while the other waits.
 LONGEST = ("test_resume.py", "test_last_line.py", "test_tutorials.py", "test_fuzz.py")

@@ -84,6 +84,7 @@ def test_tutorial(page: str, blocks: int) -> None:
     assert follow(DOCS / "tutorials" / f"{page}.md") == blocks
 
 
+@pytest.mark.slow
 def test_readme() -> None:
     text = (DOCS.parent / "README.md").read_text(encoding="utf-8")
     code, shown = re.findall(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", text, flags=re.M | re.S)[0]

@@ -160,6 +160,7 @@ def test_clients_that_differ_by_degrees_share_a_model_with_a_bias_or_a_head_of_t
     assert all(client.gain is not None and client.gain.value > 0 for client in one.clients)
 
 
+@pytest.mark.slow
 def test_finished_runs_are_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made, rates, trained = hospitals(), [], work.trained
 

@@ -95,6 +95,7 @@ def test_the_plan_keeps_to_the_minutes(machine: Machine, minutes: float) -> None
     assert budget.spent <= 60 * minutes
 
 
+@pytest.mark.slow
 def test_a_machine_that_becomes_slower_leaves_rates_out(machine: Machine, tmp_path: Path) -> None:
     plan, budget = planned(machine, 11)
     assert len(plan.rates) == 3
@@ -123,6 +124,7 @@ def test_what_was_tried_is_read_however_little_time_is_left(machine: Machine, tm
     assert advised(late, late.plan(TOWN, FEW, tmp_path), tmp_path).to_json() == found.to_json()
 
 
+@pytest.mark.slow
 def test_a_smaller_plan_is_told_in_full() -> None:
     found = advise(TOWN, FEW, Plan(3, (1.0,), 2))
     assert "Within the budget, 3 folds, not 5; 2 rounds of each run, not 4; no run with 3 or 0.33 times the rate." in (

@@ -86,6 +86,7 @@ def test_events_are_counted_on_the_rarer_side() -> None:
     assert enough_for_verdict(RISK, torch.tensor([1] * 10 + [0] * 10)) == (True, "10 events")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clients", [4, 8, 30])
 @pytest.mark.parametrize("spread", [0.0, 0.5, 3.0])
 def test_estimates_drawn_together_cover_the_truth(clients: int, spread: float) -> None:

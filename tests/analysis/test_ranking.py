@@ -38,6 +38,7 @@ def test_a_diagram_tells_clear_differences_and_no_others() -> None:
     assert (turned.methods, turned.groups) == (found.methods, found.groups)
 
 
+@pytest.mark.slow
 def test_without_a_difference_methods_are_seldom_told_apart() -> None:
     rng = np.random.default_rng(3)
     told = sum(

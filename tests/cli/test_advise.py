@@ -85,6 +85,7 @@ def test_the_same_command_goes_on_and_says_the_same(advised: Path, table: Path) 
     assert (advised / "advice.json").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_who_should_train_alone_gets_an_experiment_without_groups(tmp_path: Path) -> None:
     """Six clients whose inputs have opposite effects, or none in common."""
     rng, lines = np.random.default_rng(0), ["site,y,x0,x1,x2,x3"]

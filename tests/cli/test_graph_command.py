@@ -150,6 +150,7 @@ def test_out_writes_every_format(tmp_path: Path, npz: Path) -> None:
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == bytes_before
 
 
+@pytest.mark.slow
 def test_many_clients_take_the_block_way_and_say_what_they_cannot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -131,6 +131,7 @@ def test_what_has_ended_is_written_and_nothing_is_run(folder: Path) -> None:
     assert pages_of(pages) == whole
 
 
+@pytest.mark.slow
 def test_a_row_that_fails_in_training_is_left_out_and_named(folder: Path) -> None:
     ran("tiny", "--quick", "--out", "runs", "--pages", "slow")
     define(folder, row=[{**SMALL["row"][0], "set": {"training.lr": 1e30}}])
@@ -185,6 +186,7 @@ def test_one_federation_at_a_time_gives_the_pages_of_all_at_once(folder: Path) -
         assert pages_of(folder / "pages") == before
 
 
+@pytest.mark.slow
 def test_methods_that_are_not_named_are_not_run_and_claims_about_them_are_not_tested(folder: Path) -> None:
     prox = {"name": "fedprox", "method": "fedprox"}
     made = [*SMALL["claim"], {"text": "FedProx is better", "better": "fedprox", "than": "fedavg"}]
@@ -204,6 +206,7 @@ def test_methods_that_are_not_named_are_not_run_and_claims_about_them_are_not_te
     assert pages_of(pages) == whole
 
 
+@pytest.mark.slow
 def test_the_rows_of_a_method_are_added_to_a_page(folder: Path) -> None:
     ran("tiny", "--quick", "--out", "runs")
     prox = {"name": "fedprox", "method": "fedprox"}
@@ -274,6 +277,7 @@ def test_quick_says_that_it_is_quick_and_a_claim_shows_what_was_found_and_what_w
     assert f"| margin (needed: above -900.0) | **holds** {short(plain['found'])} |" in index
 
 
+@pytest.mark.slow
 def test_a_claim_of_a_paper_is_not_judged_on_less_than_half_of_its_rounds(folder: Path) -> None:
     both = {"better": "fedavg", "than": "fedavg-slow", "by": -9.0}
     made = [{"text": "theirs", **both, "paper": "2 against 1"}, {"text": "ours: both", **both},
@@ -295,6 +299,7 @@ def test_a_claim_of_a_paper_is_not_judged_on_less_than_half_of_its_rounds(folder
         assert f"| theirs (paper: 2 against 1; needed: above -900.0) | {value} |" in index
 
 
+@pytest.mark.slow
 def test_a_control_keeps_what_makes_it_one_whatever_was_tuned(folder: Path) -> None:
     define(folder, methods=["local", "ifca"], controls=["self", "one"], row=[], claim=[], seeds=[0])
     ran("tiny", "--quick", "--out", "runs")

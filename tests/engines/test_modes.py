@@ -138,6 +138,7 @@ def labels_of(model: Any, batch: Any) -> Tensor:
     return batch.y  # type: ignore[no-any-return]
 
 
+@pytest.mark.slow
 def test_phases_with_many_requests() -> None:
     setup = small_setup(Chatty())
     reference, _ = after(setup, "one-by-one")

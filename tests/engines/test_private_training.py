@@ -50,6 +50,7 @@ def private(method: Any, privacy: Privacy = PRIVATE, **settings: Any) -> Setup:
     return replace(small_setup(method, **settings), privacy=privacy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", by_pattern(RUNNING))
 def test_methods_that_send_models_alone_spend_the_stated_epsilon(name: str) -> None:
     engine = LocalEngine(private(CASES[name]))

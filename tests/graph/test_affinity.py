@@ -177,6 +177,7 @@ def test_shape_kind_symmetry_and_seed(name: str, a: Any, seed: int) -> None:
     np.testing.assert_array_equal(a, before)
 
 
+@pytest.mark.slow
 def test_random_draws_every_pair_alike() -> None:
     a = np.zeros((5, 5))
     a[0, 1] = a[1, 0] = a[0, 2] = a[2, 0] = 1.0

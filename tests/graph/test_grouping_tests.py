@@ -48,6 +48,7 @@ def test_planted_groups_are_found(seed: int) -> None:
     np.testing.assert_array_equal(found.labels, canonical(found.labels))
 
 
+@pytest.mark.slow
 def test_levels_of_a_small_run() -> None:
     kinds: dict[str, Callable[[Any], Any]] = {
         "classes": lambda r: mixture(r, [40] * 12),

@@ -198,6 +198,7 @@ def federation(rng: Any, spread: Any, offset: float = 0.0, concept: float = 0.0)
     return interaction(client, kind, counts, np.array(m), [t1, t1**2 / 8, t1**3 / 64], own[of], free[of])
 
 
+@pytest.mark.slow
 def test_levels_of_the_interaction_where_classes_vary_differently() -> None:
     rng = np.random.default_rng(0)
     found = [federation(rng, np.linspace(0.3, 2, 6)) for _ in range(300)]
@@ -224,7 +225,8 @@ def clients(rng: Any, k: int, apart: float, noise: float = 0.2) -> Any:
     return truth + rng.normal(size=(k, 6)) * np.sqrt(noise / n)[:, None], n, np.eye(6) * noise
 
 
-@pytest.mark.parametrize("k", [24, pytest.param(170, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("k", [24, 170])
 def test_clumps_are_found_and_gaussian_spread_is_not(k: int) -> None:
     rng = np.random.default_rng(k)
     times = 8 if k < 100 else 2
@@ -272,6 +274,7 @@ def p_of(rng: np.random.Generator, clients: int, n: int, apart: float) -> float:
     return split_p(means, halves, np.full(clients, float(n)), traces)
 
 
+@pytest.mark.slow
 def test_it_rejects_one_mean_no_more_often_than_it_says() -> None:
     rng = np.random.default_rng(0)
     found = np.array([p_of(rng, 12, 20, 0.0) for _ in range(400)])

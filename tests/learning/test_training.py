@@ -218,13 +218,8 @@ def test_padding_changes_no_mean(real: list[bool], seed: int) -> None:
 
 
 # Features that are images, inputs that are token ids, and nets of other packages have tests of their own.
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.slow if name == "alexnet" else ())
-        for name in sorted(set(MODELS) - {"unet", "text-mean"})
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(set(MODELS) - {"unet", "text-mean"}))
 def test_named_models_make_features_and_outputs(name: str) -> None:
     task = Task(10, (3, 32, 32))
     net = Net.build(lambda: MODELS[name].model_validate({}).build(task), 3)

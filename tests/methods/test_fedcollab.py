@@ -47,6 +47,7 @@ def parts_of(labels: Any) -> list[list[int]]:
     return [np.flatnonzero(labels == label).tolist() for label in np.unique(labels)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", range(1, 9))
 def test_the_best_of_all_partitions_is_found(count: int) -> None:
     for seed in range(4):

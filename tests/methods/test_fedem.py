@@ -72,6 +72,7 @@ def test_two_rounds_of_two_components_are_those_of_a_plain_loop() -> None:
                 torch.testing.assert_close(part[name], tensor, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_planted_mixture_is_found_also_at_a_client_that_never_took_part() -> None:
     rng = np.random.default_rng(0)
     models = rng.normal(size=(2, 6)) * 3

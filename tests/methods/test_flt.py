@@ -203,6 +203,7 @@ def test_what_needs_all_distances_is_refused_for_very_many_clients(
         method.check(grouped())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [raw(k=2), raw(k=2, graph={"embedding": "pca"}), FltSame()])
 def test_of_very_many_clients_some_make_the_groups_and_the_others_join_them(
     method: Taskonomy, monkeypatch: pytest.MonkeyPatch

@@ -7,6 +7,7 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from fedkin.data import federate
@@ -141,6 +142,7 @@ def test_accuracies_of_a_cluster_are_weighted_by_samples() -> None:
     np.testing.assert_allclose(a, [[0.875, 0.0], [0.175, 0.9]])
 
 
+@pytest.mark.slow
 def test_clients_whose_labels_change_leave_and_meet_again() -> None:
     of = {"name": "label-swap", "clients": 10, "groups": 2, "how": "shift"}
     fed = federate("digits", "drift", of=of, drifting=3, rounds=31, seed=1)

@@ -370,12 +370,10 @@ def test_few_liars_do_not_choose_for_all(liars: int) -> None:
     assert best_candidate(costs, sizes, ["all", "groups"]) == ("all", 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method",
-    [
-        pytest.param(Kin(), id="once"),
-        pytest.param(Kin(alpha=0.9, least=0.0, regroup_every=2), id="again", marks=pytest.mark.slow),
-    ],
+    [pytest.param(Kin(), id="once"), pytest.param(Kin(alpha=0.9, least=0.0, regroup_every=2), id="again")],
 )
 def test_the_trial_and_the_choice_keep_what_methods_promise(method: Kin, monkeypatch: pytest.MonkeyPatch) -> None:
     """The promises are checked on three rounds, which are too short for a trial otherwise."""
@@ -387,9 +385,8 @@ def test_the_trial_and_the_choice_keep_what_methods_promise(method: Kin, monkeyp
             promise.check(checked)
 
 
-@pytest.mark.parametrize(
-    "kind", ["classification", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("regression", "risk"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["classification", "regression", "risk"])
 def test_trial_choice_and_pulled_heads_pass_through_bytes(kind: str) -> None:
     fed = with_a_swapped_pair_each(6) if kind == "classification" else of_task(kind)
     plan = {"rounds": 8, "lr": 0.05, "batch_size": 16, "local_steps": 3}
@@ -634,6 +631,7 @@ def of_task(kind: str, clients: int = 8) -> Federation:
     return Federation(made, task)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["regression", "segmentation", "risk"])
 def test_other_tasks_find_their_groups_too(kind: str) -> None:
     fed = of_task(kind)
@@ -653,6 +651,7 @@ def test_a_trial_on_fewer_samples_adds_no_step_on_the_rest() -> None:
     assert in_proportion(training.model_copy(update={"batch_size": "all"}), 65, 80).batch_size == "all"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lr", [0.3, 1.0])
 def test_clients_that_are_alike_share_the_head_also_at_a_low_rate(lr: float) -> None:
     """A shared head that is not trained out yet must not lose to heads that each client solves for itself."""

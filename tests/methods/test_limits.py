@@ -146,6 +146,7 @@ def test_scaffold_refuses_momentum_by_name() -> None:
         after(Scaffold(), 1, momentum=0.9)
 
 
+@pytest.mark.slow
 def test_feddyn_minimises_the_mean_of_the_losses_and_fedavg_does_not() -> None:
     """Least squares of clients with unlike inputs, of whom each takes many steps."""
     draw, clients, normal, target = np.random.default_rng(0), [], np.zeros((3, 3)), np.zeros(3)
@@ -172,13 +173,14 @@ def test_fedala_without_a_rate_has_fedavgs_common_model() -> None:
     assert_params(dict(one.server.state["params"]), dict(other.server.state["params"]), 1e-6)
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 3])
 @pytest.mark.parametrize(
     ("method", "rounds", "clients_per_round"),
     [
         (Cfl(), 20, "all"),
         # Of half the clients a round, the last are placed some rounds after the split.
-        pytest.param(Cfl(), 30, 0.5, marks=pytest.mark.slow),
+        (Cfl(), 30, 0.5),
         (Ifca(), 12, "all"),
         (Ifca(share="body"), 12, "all"),
         (FedSem(), 8, "all"),

@@ -97,6 +97,7 @@ def test_before_the_warmup_ends_weights_are_equal_and_so_are_they_without_learni
     assert {message.floats for message in never.traffic} == {6 * 12}
 
 
+@pytest.mark.slow
 def test_a_warmup_below_one_is_a_fraction_of_the_rounds_and_the_default_learns_weights_in_every_run() -> None:
     federation = two_groups(6)
     part = ran(setup_of(MAPL(warmup=0.5), federation, rounds=4), 4)
@@ -609,9 +610,8 @@ def test_message_sizes_are_those_of_table_7() -> None:
             assert all(0 < message.bytes - 4 * floats < 400 for message in mine)
 
 
-@pytest.mark.parametrize(
-    "network", ["full", *(pytest.param(n, marks=pytest.mark.slow) for n in ("regular:5", "erdos-renyi:0.6, changing"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("network", ["full", "regular:5", "erdos-renyi:0.6, changing"])
 def test_losses_and_changing_networks_are_borne(network: str) -> None:
     """With a third of the messages lost, peers still end up listening to their own group only."""
     federation = two_groups(10)
@@ -629,6 +629,7 @@ def test_losses_and_changing_networks_are_borne(network: str) -> None:
             assert id in engine.states[other]["dropped"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [MAPL, PLUS])
 def test_on_the_planted_network_groups_learn_as_if_they_were_alone(method: Any) -> None:
     federation, stays_equal = two_groups(8), method(warmup=1, graph={"on": False})
@@ -653,6 +654,7 @@ def test_peers_that_sit_out_keep_their_state_and_cost_nothing() -> None:
 # -- MAPL+ and unlike models -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_unlike_bodies_work_together_and_mapl_plus_refuses_them() -> None:
     from dataclasses import replace
 
@@ -675,6 +677,7 @@ def test_unlike_bodies_work_together_and_mapl_plus_refuses_them() -> None:
 # -- whole runs ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_run_on_digits_finds_the_two_groups_of_classes() -> None:
     federation = federate("digits", "mapl", clients=6, per_class=[10, 30], test_per_class=8, seed=1)
     result = run(

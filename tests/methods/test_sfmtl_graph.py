@@ -317,6 +317,7 @@ def in_groups(clients: int, seed: int = 0, classes: int = 4) -> Federation:
     return Federation(made, Task(classes, (6,)))
 
 
+@pytest.mark.slow
 @settings(max_examples=12, phases=[Phase.explicit, Phase.generate])
 @given(
     clients=st.integers(3, 14),

@@ -120,6 +120,7 @@ _TREES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(data=st.data())
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_nothing_but_a_config_error_is_raised(tmp_path: Path, town: Town, data: st.DataObject) -> None:

@@ -265,6 +265,7 @@ def sent(root: Path) -> dict[str, Any]:
     return {f"{round}/{turn}/{to}": data for round, turn, to, data in PeerOutbox(root / "sent").read()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("privacy", [NOISE, pytest.param({"sample_epsilon": 2.0}, marks=NEEDS_ACCOUNTANT)])
 def test_a_peer_that_is_killed_in_a_round_sends_what_it_released_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, privacy: dict[str, float]

@@ -306,6 +306,7 @@ raise RuntimeError("left open")
 """
 
 
+@pytest.mark.slow
 def test_a_process_ends_that_forgot_to_close(tmp_path: Path, net: Net) -> None:
     ann = net.town["ann"]
     for name, data in {"ann.crt": ann.chain, "ca.crt": ann.roots}.items():

@@ -74,6 +74,7 @@ def test_all_runs_share_the_page(count: int) -> None:
         assert (rounds, side, features.rounds, features.heads) == (40, 200, 6, 100)
 
 
+@pytest.mark.slow
 def test_graphs_of_too_many_clients_are_not_read_into_matrices_and_the_page_says_where_they_are(
     thousand: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

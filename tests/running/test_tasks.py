@@ -109,6 +109,7 @@ def test_an_unseen_client_changes_nothing(kind: str) -> None:
     assert a.summary[a.metric.name] == b.summary[b.metric.name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_training_gets_better(kind: str) -> None:
     first, last = run(kind, rounds=0), run(kind, rounds=12)
