@@ -370,7 +370,7 @@ def test_a_server_that_asks_for_a_model_itself_gets_none() -> None:
     site = engine.site
     id = sorted(setup.federation)[0]
     assert list(site.replies("train", {id: Message(params=setup.net.initial)})) == []
-    assert "leaves a client only in secure sums" in site.failed()[0].words
+    assert "leaves a client only in secure sums" in site.failed()[0].cause.reason
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from fedkin.engines import LocalEngine
-from fedkin.engines.results import Outbox
+from fedkin.engines.results import Outbox, Undelivered
 from fedkin.federation import Federation
 from fedkin.flow import Message
 from fedkin.network.agreement import Agreement, Terms
 from fedkin.network.link import Left, Missed
 from fedkin.network.messages import encode
-from fedkin.network.peer_exchange import PeerExchange, PeerOutbox, Progress, _offers
+from fedkin.network.peer_exchange import PeerExchange, PeerMessage, PeerOutbox, Progress, _offers
 from fedkin.network.settings import NetworkSettings
 from network.federations import NOWHERE, Ending, Killed, experiment, simulated, state_in
 from network.memory import MemoryNetwork
@@ -63,8 +63,8 @@ def box(value: int, to: str, phase: str = "share") -> Outbox:
 def told(each: PeerExchange, round: int, other: str, value: int = 0) -> Any:
     """What this one hears of the other in the round: its value, or why there is none."""
     heard = each.exchange(round, 0, [other], box(value, other))[other]
-    if heard.missing is not None:
-        return f"{heard.missing}: {heard.reason}"
+    if isinstance(heard, Undelivered):
+        return ": ".join(heard)
     return heard.message and heard.message["value"]
 
 
@@ -156,14 +156,17 @@ def test_a_message_that_is_offered_is_awaited_although_its_owner_is_in_a_later_r
 
         monkeypatch.setattr(bob.link, "pull", late)
         bob.enter(1)
-        assert bob.exchange(1, 0, ["ann"], box(1, "ann"))["ann"].ended
+        heard = bob.exchange(1, 0, ["ann"], box(1, "ann"))["ann"]
+        assert isinstance(heard, PeerMessage)
+        assert heard.ended
         # A turn that it did not offer before it went on is not awaited.
         assert told_in_turn(bob, 1, 1) == "late: it left round 1 out"
 
 
 def told_in_turn(each: PeerExchange, round: int, turn: int) -> str:
     heard = each.exchange(round, turn, ["ann"], box(1, "ann"))["ann"]
-    return f"{heard.missing}: {heard.reason}"
+    assert isinstance(heard, Undelivered)
+    return ": ".join(heard)
 
 
 def test_a_stranger_with_other_settings_is_refused_and_harms_nobody() -> None:

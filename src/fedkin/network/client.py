@@ -489,8 +489,8 @@ class NetworkClient(Caller):
         if not failures:
             return None
         first = failures[0]
-        kind: Literal["failed", "spent"] = "spent" if first.kind is Missing.SPENT else "failed"
-        return Failed(words=escaped(first.words, 300), injected=first.injected, kind=kind)
+        kind: Literal["failed", "spent"] = "spent" if first.cause.missing is Missing.SPENT else "failed"
+        return Failed(words=escaped(first.cause.reason, 300), injected=first.injected, kind=kind)
 
     def _why(self, error: Exception) -> str:
         """Return why there is no answer, for the server; text that may hold samples is only logged here."""

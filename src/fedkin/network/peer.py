@@ -15,7 +15,7 @@ from fedkin.engines.executors.jobs import Modules, OneByOne
 from fedkin.engines.failures import TooFew
 from fedkin.engines.ledger import Page
 from fedkin.engines.privacy import system_noise
-from fedkin.engines.results import Outcome
+from fedkin.engines.results import Outcome, Traffic, Undelivered
 from fedkin.engines.rounds import Engine
 from fedkin.engines.setup import Setup
 from fedkin.engines.site import LocalSite
@@ -25,7 +25,7 @@ from fedkin.flow import Message, PeerMethod
 from fedkin.graph import network
 from fedkin.learning.devices import opened
 from fedkin.network.link import is_name
-from fedkin.network.peer_exchange import PeerExchange, Received
+from fedkin.network.peer_exchange import PeerExchange, PeerMessage
 from fedkin.network.registration import about_of
 from fedkin.network.status import StatusFile
 from fedkin.untrusted import escaped
@@ -118,35 +118,35 @@ class PeerEngine(Engine):
         for turn in itertools.count():
             box = self.site.step({me: inbox}).get(me)
             for failure in self.exchange.failed(number):
-                self.neighbours.say(f"round {number}: {escaped(failure.words, 200)}")
-                if self.setup.engine.errors == "stop" and failure.error is not None:
+                self.neighbours.say(f"round {number}: {escaped(failure.cause.reason, 200)}")
+                if self.setup.engine.errors == "stop":
                     raise failure.error
             heard = self.neighbours.exchange(number, turn, awaited, box)
-            if self.neighbours.stop.is_set() and any(answer.missing for answer in heard.values()):
+            if self.neighbours.stop.is_set() and any(isinstance(answer, Undelivered) for answer in heard.values()):
                 raise TooFew(f"round {number}: stopped while a neighbour was awaited")
             if box is None:
                 return
             self.log.send([Envelope(number, box.phase, turn, me, id, message) for id, message in box.messages.items()])
             inbox = self._inbox(number, turn, box.phase, heard)
-            awaited -= {id for id, answer in heard.items() if answer.ended}
+            awaited -= {id for id, answer in heard.items() if isinstance(answer, PeerMessage) and answer.ended}
 
-    def _inbox(self, number: int, turn: int, phase: str, heard: Mapping[str, Received]) -> dict[str, Message]:
+    def _inbox(
+        self, number: int, turn: int, phase: str, heard: Mapping[str, PeerMessage | Undelivered]
+    ) -> dict[str, Message]:
         """Return the valid messages, in the order of the senders; missing messages are recorded."""
         me, envelopes = self.client.id, []
-        for id in sorted(heard):
-            answer = heard[id]
-            if (answer.missing is not None) != (id in self.absent):
-                words = "heard again" if answer.missing is None else escaped(f"{answer.missing}: {answer.reason}", 200)
+        for id, answer in sorted(heard.items()):
+            if isinstance(answer, Undelivered) != (id in self.absent):
+                words = escaped(": ".join(answer), 200) if isinstance(answer, Undelivered) else "heard again"
                 self.neighbours.say(f"round {number}: {id}: {words}")
                 self.absent ^= {id}
-            if answer.missing is not None:
+            if isinstance(answer, Undelivered):
                 self.behind = True
-                self.log.miss(Envelope(number, phase, turn, id, me, Message()), answer.missing, answer.reason)
+                self.log.traffic.append(Traffic(number, id, me, phase, 0, 0, *answer))
             elif answer.message is not None:
-                envelopes.append(Envelope(number, answer.phase, turn, id, me, answer.message))
-        nothing = dict.fromkeys(heard, Message())
-        expected = Inbox(self.validator, number, turn, nothing, {me: phase})
-        return {envelope.sender: envelope.message for envelope in self.log.send(envelopes, expected)}
+                envelopes.append(Envelope(number, answer.phase, turn, id, me, Message(**answer.message)))
+        inbox = Inbox(self.validator, number, turn, dict.fromkeys(heard, Message()), {me: phase})
+        return {envelope.sender: envelope.message for envelope in self.log.send(envelopes, inbox)}
 
     def _offers(self, ids: Iterable[str] | None = None) -> dict[str, Message]:
         return {self.client.id: Message()}

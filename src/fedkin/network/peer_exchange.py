@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from threading import Event, Lock
@@ -23,9 +22,8 @@ from pydantic import Field, StrictBool, StrictStr
 
 from fedkin import codec
 from fedkin.engines.failures import words_of
-from fedkin.engines.results import Missing, Outbox
+from fedkin.engines.results import Missing, Outbox, Undelivered
 from fedkin.errors import MethodError, RunError
-from fedkin.flow import Message
 from fedkin.folders import made_private, replace
 from fedkin.network.agreement import Agreement, Terms, difference
 from fedkin.network.link import UNREACHED, Left, Link, LinkError, Missed
@@ -71,20 +69,6 @@ class PeerMessage(WireMessage):
     ended: StrictBool = False
     phase: Annotated[StrictStr, Field(max_length=300)] = ""
     message: dict[str, Any] | None = None
-
-
-@dataclass(frozen=True)
-class Received:
-    """What a neighbour sent in an exchange: a message with its phase, or neither.
-
-    ended: whether the neighbour's round has ended. missing, reason: why there is no offer.
-    """
-
-    missing: Missing | None = None
-    reason: str = ""
-    phase: str = ""
-    message: Message | None = None
-    ended: bool = False
 
 
 class PeerExchange:
@@ -258,7 +242,9 @@ class PeerExchange:
 
     # -- exchanges ------------------------------------------------------------------------------------------------
 
-    def exchange(self, round: int, turn: int, near: Iterable[str], box: Outbox | None) -> dict[str, Received]:
+    def exchange(
+        self, round: int, turn: int, near: Iterable[str], box: Outbox | None
+    ) -> dict[str, PeerMessage | Undelivered]:
         """Make offers to these neighbours (box None: the round has ended here), and return what they sent."""
         near = sorted(near)
         offers = _offers(near, box)
@@ -283,7 +269,7 @@ class PeerExchange:
             self.link.withdraw(f"{self.run}/r{old}/", id)
             del rounds[old]
 
-    def _pulled(self, id: str, round: int, turn: int, until: float) -> Received:
+    def _pulled(self, id: str, round: int, turn: int, until: float) -> PeerMessage | Undelivered:
         """Return what a neighbour sent in this exchange; wait for it as long as it may still come."""
         if (down := self._is_down(id, round)) is not None:
             return down
@@ -295,7 +281,7 @@ class PeerExchange:
             except Missed:
                 there = self.whereabouts_of(id) if id in self.link.present() else None
             except LinkError as error:
-                return Received(Missing.REFUSED, words_of(error))
+                return Undelivered(Missing.REFUSED, words_of(error))
             else:
                 self.down.discard(id)
                 self.heard[id] = max(round, self.heard.get(id, 0))
@@ -304,9 +290,9 @@ class PeerExchange:
                     self.say(f"round {round}: {id} is connected again")
                 return heard
             if self.stop.is_set():
-                return Received(Missing.LATE, "this peer was stopped")
+                return Undelivered(Missing.LATE, "this peer was stopped")
             if there is not None and there.left_out(round, turn):
-                return Received(Missing.LATE, f"it left round {round} out")
+                return Undelivered(Missing.LATE, f"it left round {round} out")
             silent = 0.0 if there is not None else silent + time.monotonic() - begun
             away = id not in self.link.present()
             if silent > self.settings.grace:
@@ -316,33 +302,31 @@ class PeerExchange:
                 self.say(f"round {round}: {id} is not connected: waiting for at most {self.settings.grace:g} s")
         return self._missed(id, Missing.LATE, f"nothing within {self.settings.deadline:g} s")
 
-    def _read(self, id: str, round: int, turn: int, timeout: float) -> Received:
+    def _read(self, id: str, round: int, turn: int, timeout: float) -> PeerMessage | Undelivered:
         data = self.link.pull(id, f"{self.run}/r{round}/t{turn}", timeout, self.most)
         try:
-            offer = read(PeerMessage, data)
+            return read(PeerMessage, data)
         except MethodError as error:
             self.link.refused.add(id, f"r{round}/t{turn}", error_text(error))
-            return Received(Missing.REFUSED, error_text(error))
-        message = None if offer.message is None else Message(**offer.message)
-        return Received(phase=offer.phase, message=message, ended=offer.ended)
+            return Undelivered(Missing.REFUSED, error_text(error))
 
-    def _missed(self, id: str, missing: Missing, reason: str) -> Received:
+    def _missed(self, id: str, missing: Missing, reason: str) -> Undelivered:
         """Note a neighbour for which this peer does not wait again before it answers."""
         self.awaited.discard(id)
         self.down.add(id)
         self.tell(self.others)  # a peer that starts again waits for the peers on which others count
-        return Received(missing, reason)
+        return Undelivered(missing, reason)
 
-    def _is_down(self, id: str, round: int) -> Received | None:
+    def _is_down(self, id: str, round: int) -> Undelivered | None:
         """Return why this peer does not wait for this neighbour now; None if it waits."""
         if id not in self.down:
             return None
         if id not in self.link.present():
-            return Received(Missing.GONE, "not connected")
+            return Undelivered(Missing.GONE, "not connected")
         there = self.whereabouts_of(id)
         if there is None:
-            return Received(Missing.GONE, "it does not answer")
-        return None if there.round >= round - 1 else Received(Missing.LATE, f"it is in round {there.round}")
+            return Undelivered(Missing.GONE, "it does not answer")
+        return None if there.round >= round - 1 else Undelivered(Missing.LATE, f"it is in round {there.round}")
 
 
 class PeerOutbox:

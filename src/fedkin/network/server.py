@@ -6,18 +6,17 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import cache
 from typing import Any, ClassVar
 
 from fedkin.engines.accounting import Work
 from fedkin.engines.client_list import Roster
 from fedkin.engines.failures import Failure, TooFew
-from fedkin.engines.results import Missing, Outcome, Score
+from fedkin.engines.results import Missing, Outcome, Score, Undelivered
 from fedkin.engines.rounds import Engine
 from fedkin.engines.setup import Setup
 from fedkin.engines.site import Site
-from fedkin.engines.transport import Observer, Validator
+from fedkin.engines.transport import Validator
 from fedkin.errors import MethodError, RunError
 from fedkin.flow import Message
 from fedkin.learning.metrics import LARGEST
@@ -84,7 +83,7 @@ class NetworkSite(Site):
             try:
                 scores[id] = score_of(answer.score, task, further, self.registration.about(id).n_test)
             except MethodError as error:
-                self.failures.append(self._refused(id, "evaluate", error_text(error)))
+                self._fail(id, "evaluate", self._refused(id, "evaluate", error_text(error)))
                 continue
             self.models_at |= {id: answer.score.model} if answer.score.model else {}
         return scores
@@ -125,10 +124,10 @@ class NetworkSite(Site):
         answers = {}
         for id, job in jobs.items():
             result = job.result()
-            if isinstance(result, Failure):
+            if isinstance(result, Undelivered):
                 # The report of one client alone must not end a run, nor that of a client that takes no part.
                 alone = len(messages) == 1 or not registration.about(id).seen
-                self.failures.append(replace(result, injected=result.injected or alone))
+                self._fail(id, phase, result, injected=result.missing is not Missing.FAILED or alone)
                 continue
             answers[id] = result
             self._note(id, phase, result)
@@ -137,8 +136,7 @@ class NetworkSite(Site):
     def _note(self, id: str, phase: str, answer: Answer) -> None:
         """Note the work, the releases and the failure that a client reports."""
         if (failed := answer.failed) is not None:
-            failure = self._failure(id, phase, Missing(failed.kind), escaped(failed.words, 300), not failed.injected)
-            self.failures.append(failure)
+            self._fail(id, phase, Undelivered(Missing(failed.kind), escaped(failed.words, 300)), failed.injected)
         if self.plan.privacy.on:
             self.spent[id] = _never_less(answer.spent or Spent(releases=0), self.spent.get(id))
         if answer.work is not None:
@@ -147,11 +145,11 @@ class NetworkSite(Site):
             inferred = sum(part.inferred for part in self.parts.values())
             self.work = Work(samples, inferred, sum(part.flops for part in self.parts.values()))
 
-    def _ask_one(self, id: str, order: Order, until: float, grace: float) -> Failure | Answer:
+    def _ask_one(self, id: str, order: Order, until: float, grace: float) -> Answer | Undelivered:
         """Ask one client; returns its answer, or why there is none."""
         registration = self.registration
         if id in self.away and not self.is_there(id):
-            return self._failure(id, order.phase, Missing.GONE, "not connected")
+            return Undelivered(Missing.GONE, "not connected")
         self.away.discard(id)
         with registration.changed:
             number = registration.next_order.setdefault(id, 0)
@@ -159,53 +157,53 @@ class NetworkSite(Site):
         self.link.offer(id, f"{place}/order", encode(order))
         registration.point(id)
         try:
-            data = self._awaited(id, order.phase, f"{place}/answer", until, grace)
-            return data if isinstance(data, Failure) else self._read(id, order.phase, number, data)
+            data = self._awaited(id, f"{place}/answer", until, grace)
+            return data if isinstance(data, Undelivered) else self._read(id, order.phase, number, data)
         finally:
             with registration.changed:
                 registration.next_order[id] = number + 1
             self.link.withdraw(f"{place}/", id)
 
-    def _awaited(self, id: str, phase: str, subject: str, until: float, grace: float) -> bytes | Failure:
+    def _awaited(self, id: str, subject: str, until: float, grace: float) -> bytes | Undelivered:
         """Return a client's answer, which may come in parts until the deadline, or why there is none."""
         absent = 0.0
         while (left := until - time.monotonic()) > 0:
             begun = time.monotonic()
             if self.registration.has_paused(id):
-                return self._failure(id, phase, Missing.GONE, "its process has ended")
+                return Undelivered(Missing.GONE, "its process has ended")
             try:
                 return self.link.pull(id, subject, min(left, _SLICE), self.most(id))
             except Missed:
                 absent = 0.0 if self.is_there(id) else absent + time.monotonic() - begun
                 if absent > grace:
                     self.away.add(id)
-                    return self._failure(id, phase, Missing.GONE, "the connection is lost")
+                    return Undelivered(Missing.GONE, "the connection is lost")
             except LinkError as error:
-                return self._failure(id, phase, Missing.REFUSED, error_text(error))
-        return self._failure(id, phase, Missing.LATE, f"no answer within {self.registration.network.deadline:g} s")
+                return Undelivered(Missing.REFUSED, error_text(error))
+        return Undelivered(Missing.LATE, f"no answer within {self.registration.network.deadline:g} s")
 
-    def _read(self, id: str, phase: str, number: int, data: bytes) -> Failure | Answer:
+    def _read(self, id: str, phase: str, number: int, data: bytes) -> Answer | Undelivered:
         """Return the answer in these bytes, or why it is invalid."""
         try:
             answer = read(Answer, data)
         except MethodError as error:
             return self._refused(id, phase, error_text(error))
         if answer.number != number:
-            return self._failure(id, phase, Missing.STALE, "the answer to another request")
+            return Undelivered(Missing.STALE, "the answer to another request")
         if answer.error is None:
             return answer
         words = escaped(answer.error, 300)
         if self.plan.engine.errors == "stop":
             raise RunError(f"client {id!r}: {words}")
-        return self._failure(id, phase, Missing.FAILED, words, own=True)
+        return Undelivered(Missing.FAILED, words)
 
-    def _refused(self, id: str, phase: str, words: str) -> Failure:
+    def _refused(self, id: str, phase: str, words: str) -> Undelivered:
         self.link.refused.add(id, phase, words)
-        return self._failure(id, phase, Missing.REFUSED, words)
+        return Undelivered(Missing.REFUSED, words)
 
-    def _failure(self, id: str, phase: str, kind: Missing, words: str, own: bool = False) -> Failure:
-        """Return why an answer is missing. own: whether the client's own part failed."""
-        return Failure(id, phase, words, MethodError(f"client {id!r}, phase {phase!r}: {words}"), not own, kind)
+    def _fail(self, id: str, phase: str, cause: Undelivered, injected: bool = True) -> None:
+        error = MethodError(f"client {id!r}, phase {phase!r}: {cause.reason}")
+        self.failures.append(Failure(id, phase, cause, error, injected))
 
     def is_there(self, id: str) -> bool:
         """Whether this client is connected."""
@@ -237,12 +235,11 @@ class NetworkEngine(Engine):
     site: NetworkSite
 
     def __init__(
-        self, setup: Setup, roster: Roster, registration: Registration, status: StatusFile, *,
-        stopping: Callable[[], bool] = lambda: False, observers: Sequence[Observer] = (),
-    ) -> None:  # fmt: skip
+        self, setup: Setup, roster: Roster, registration: Registration, status: StatusFile, stopping: Callable[[], bool]
+    ) -> None:
         self.registration, self.status = registration, status
         status.rounds = setup.training.rounds
-        super().__init__(setup, roster, NetworkSite(setup, registration, stopping), observers=observers)
+        super().__init__(setup, roster, NetworkSite(setup, registration, stopping))
         self._take_members()
 
     def facts(self) -> dict[str, Any]:
@@ -275,8 +272,8 @@ class NetworkEngine(Engine):
         self.status.tell(model=self.site.models_at)
         return scores
 
-    def _welcomed(self, ids: Sequence[str]) -> dict[str, Message]:
-        return super()._welcomed([id for id in ids if self.site.is_there(id)])
+    def _offers_to_unseen(self, ids: Sequence[str]) -> dict[str, Message]:
+        return super()._offers_to_unseen([id for id in ids if self.site.is_there(id)])
 
     def state(self) -> dict[str, Any]:
         spent = {id: tree_of(one) for id, one in self.site.spent.items()}
