@@ -31,7 +31,7 @@ from fedkin.learning.private import Private
 class Releases:
     """Makes private what clients send, and counts the releases. Without `[privacy]` messages pass unchanged.
 
-    The methods update a client's release record, `own`. releases: their number. open: the fields that were sent without
+    The methods update a client's release `record`. releases: their number. open: the fields that were sent without
     protection, by phase. known: by field, parameters that everyone knows, from which the next parameters of the field
     are measured: those that the server sent to a phase that does not return them, or those that a peer released last.
     signed: by phase, the released part of the signature, with the request; the same numbers are sent again to the same
@@ -53,13 +53,11 @@ class Releases:
             )
         self.source = no_noise if source is None else source
 
-    def admit(self, id: str, round: int, phase: str, asked: Message, own: Mapping[str, Any]) -> None:
+    def admit(self, id: str, round: int, phase: str, asked: Message, record: Mapping[str, Any]) -> None:
         """Check before any work: raise RunError if a phase's reply cannot be protected, Spent if it exceeds the budget.
 
         A reply that was released before is sent again, and costs nothing.
         """
-        if not self.privacy.on:
-            return
         context = self.setup.context(self.setup.net_of(id), asked)
         protected = []
         for fields in self.setup.method.declared(phase) or ():
@@ -71,10 +69,10 @@ class Releases:
                 check_trained(phase, [fields], sure, context.private_signatures)
         again = self.store is not None and self.store.known(_name(round, phase, asked))
         if protected and all(protected) and not again:
-            self._within(own, 1)
+            self._within(record, 1)
 
     def train(
-        self, id: str, round: int, phase: str, asked: Message, fit: Fit, samples: Samples, own: dict[str, Any]
+        self, id: str, round: int, phase: str, asked: Message, fit: Fit, samples: Samples, record: dict[str, Any]
     ) -> Private:
         """Return the privacy of a client's fit, and count the fit in the release record.
 
@@ -101,31 +99,31 @@ class Releases:
             private = replace(private, secret=self.store.secret(at))
             if self.store.counts(at):
                 return private
-        before = own.get("trained") if self.store is None else self.store.trained
+        before = record.get("trained") if self.store is None else self.store.trained
         most = max(1, setup.training.rounds * setup.method.fits)
         if before is not None and before["fits"] >= most:
             raise Spent(f"it has trained {before['fits']} times, which is all that privacy.sample_epsilon allows")
         if self.store is None:
-            own["trained"] = one_more(before, private.rate, private.noise, private.steps)
+            record["trained"] = one_more(before, private.rate, private.noise, private.steps)
         else:
             self.store.train(at, private)
         return private
 
-    def reply(self, id: str, round: int, phase: str, asked: Message, reply: Message, own: dict[str, Any]) -> Message:
+    def reply(self, id: str, round: int, phase: str, asked: Message, reply: Message, record: dict[str, Any]) -> Message:
         """Return a client's reply as it leaves the client, and count it in the release record.
 
         Raises Spent if the reply would cost more than the budget allows.
         """
-        sent = self._released(id, round, phase, reply, self._parts(id, phase, reply, asked, own), own, asked)
-        sent = self._signed(id, phase, asked, sent, own)
+        sent = self._released(id, round, phase, reply, self._parts(id, phase, reply, asked, record), record, asked)
+        sent = self._signed(id, phase, asked, sent, record)
         declared = {name for fields in self.setup.method.declared(phase) or () for name in fields}
         new = {name: value for name, value in asked.items() if name not in declared and self._of_net(id, value)}
         if new:
-            own["known"] = {**own.get("known", {}), **new}
+            record["known"] = {**record.get("known", {}), **new}
         return sent
 
     def shared(
-        self, id: str, round: int, phase: str, messages: Mapping[str, Message], own: dict[str, Any]
+        self, id: str, round: int, phase: str, messages: Mapping[str, Message], record: dict[str, Any]
     ) -> dict[str, Message]:
         """Return a peer's messages by receiver as they leave the peer, and count them in the release record.
 
@@ -135,20 +133,20 @@ class Releases:
         sent: dict[str, Message] = {}
         known: dict[str, Any] = {}
         for receiver, message in messages.items():
-            parts = self._parts(id, phase, message, Message(), own)
+            parts = self._parts(id, phase, message, Message(), record)
             at = tuple((part.name, _identity(part.value)) for part in parts)
             if at not in made:
-                new = self._released(id, round, phase, message, parts, own, Message())
+                new = self._released(id, round, phase, message, parts, record, Message())
                 made[at] = {part.name: new[part.name] for part in parts}
                 known |= {part.name: new[part.name] for part in parts if isinstance(part.form, Weights)}
             sent[receiver] = Message(**{**message, **made[at]})
         if known:
-            own["known"] = {**own.get("known", {}), **known}
+            record["known"] = {**record.get("known", {}), **known}
         return sent
 
-    def _parts(self, id: str, phase: str, message: Message, asked: Message, own: Mapping[str, Any]) -> list[Part]:
+    def _parts(self, id: str, phase: str, message: Message, asked: Message, record: Mapping[str, Any]) -> list[Part]:
         """Return the protected parts of a message; parameters have the base from which they are measured."""
-        initial, known = self.setup.net_of(id).initial, own.get("known", {})
+        initial, known = self.setup.net_of(id).initial, record.get("known", {})
         parts = []
         declared = self.setup.method.declared(phase)
         if self.privacy.sample_epsilon is not None:
@@ -176,8 +174,9 @@ class Releases:
         )  # fmt: skip
 
     def _released(
-        self, id: str, round: int, phase: str, message: Message, parts: list[Part], own: dict[str, Any], asked: Message
-    ) -> Message:
+        self, id: str, round: int, phase: str, message: Message, parts: list[Part], record: dict[str, Any],
+        asked: Message,
+    ) -> Message:  # fmt: skip
         count = len(parts) if isinstance(self.privacy.clip, Mapping) else min(1, len(parts))
         step = self.step(id, f"{phase} release")
         at = f"{_name(round, phase, asked)}{step}"
@@ -185,19 +184,19 @@ class Releases:
         if again is not None and set(again) == {part.name for part in parts}:
             sent, count = Message(**{**message, **again}), 0
         else:
-            self._within(own, count)
+            self._within(record, count)
             sent = released(message, parts, self.privacy, self.source(id, round, f"{phase} {step}"))
             if self.store is not None and count:
                 self.store.keep(at, round, count, {part.name: sent[part.name] for part in parts})
-        seen = own.get("open", {}).get(phase, [])
+        seen = record.get("open", {}).get(phase, [])
         # Privately trained parameters have their noise already.
         learned = self.privacy.sample_epsilon is not None
         forms = [item for fields in self.setup.method.declared(phase) or () for item in fields.items()]
         kept = {name for name, form in forms if learned and form.is_parameters}
         kept |= {part.name for part in parts} | self._noised(phase).keys()
         open = sorted({*seen, *message} - kept)
-        own["releases"] = self._before(own)[0] + (count if self.store is None else 0)
-        own["open"] = {**own.get("open", {}), **({phase: open} if open else {})}
+        record["releases"] = self._before(record)[0] + (count if self.store is None else 0)
+        record["open"] = {**record.get("open", {}), **({phase: open} if open else {})}
         return sent
 
     def _noised(self, phase: str) -> dict[str, float]:
@@ -205,13 +204,13 @@ class Releases:
         sets = self.setup.method.declared(phase) or ()
         return {name: share for fields in sets for name, share in noised_in(fields).items()}
 
-    def _signed(self, id: str, phase: str, asked: Message, message: Message, own: dict[str, Any]) -> Message:
+    def _signed(self, id: str, phase: str, asked: Message, message: Message, record: dict[str, Any]) -> Message:
         """Return the message with noise on its part of a signature: once in a run, then the same numbers again."""
         noised = {name: share for name, share in self._noised(phase).items() if name in message}
         if not noised:
             return message
         at, share = _name(0, phase, asked), sum(noised.values())
-        kept = own.get("signed", {}).get(phase)
+        kept = record.get("signed", {}).get(phase)
         if self.store is not None:
             again, before = self.store.find(at), self.store.counts(f"0 {phase} ")
         else:
@@ -219,25 +218,25 @@ class Releases:
         if again is None and before:
             raise Spent("it has signed in this run, and answers no other request for a signature")
         if again is None:
-            self._within(own, 0, share)
+            self._within(record, 0, share)
             normal = self.source(id, 0, f"{phase} signature")
             again = dict(message)
             for name, part in noised.items():
                 again[name] = signature(message[name], part, self.privacy, normal)
             if self.store is None:
-                own["signed"] = {**own.get("signed", {}), phase: {"at": at, "share": share, "fields": again}}
+                record["signed"] = {**record.get("signed", {}), phase: {"at": at, "share": share, "fields": again}}
             else:
                 self.store.keep(at, 0, 1, again, share)
         return Message(**again)
 
-    def _before(self, own: Mapping[str, Any]) -> tuple[int, float]:
+    def _before(self, record: Mapping[str, Any]) -> tuple[int, float]:
         """Return a client's number of releases so far, and the released share of its signature."""
         if self.store is None:
-            return own.get("releases", 0), signed_share(own)
+            return record.get("releases", 0), signed_share(record)
         return self.store.count, self.store.signed
 
-    def _within(self, own: Mapping[str, Any], count: int, share: float = 0.0) -> None:
-        budget, (before, signed) = self.privacy.budget, self._before(own)
+    def _within(self, record: Mapping[str, Any], count: int, share: float = 0.0) -> None:
+        budget, (before, signed) = self.privacy.budget, self._before(record)
         if budget is not None and (count or share) and self.privacy.epsilon(before + count, signed + share) > budget:
             raise Spent(
                 f"epsilon after {before} releases is {self.privacy.epsilon(before, signed):.3g}, and one more would "
@@ -260,9 +259,9 @@ def _identity(value: Any) -> Any:
     return id(value)
 
 
-def signed_share(own: Mapping[str, Any]) -> float:
+def signed_share(record: Mapping[str, Any]) -> float:
     """Return the released share of a signature in a simulated client's release record."""
-    return float(sum(part["share"] for part in own.get("signed", {}).values()))
+    return float(sum(part["share"] for part in record.get("signed", {}).values()))
 
 
 def counted(states: Mapping[str, Mapping[str, Any]], ids: Iterable[str]) -> dict[str, dict[str, Any]]:

@@ -51,11 +51,12 @@ class Site:
 
     def __init__(self) -> None:
         self.clock, self.work = Clock("local", "graph", "evaluate", "messages"), Work()
+        self.failures = Failures()
         self.states: MutableMapping[str, dict[str, Any]] = {}  # by client id; a client has none before its first view
 
     def failed(self) -> list[Failure]:
         """Return the failures of clients since the last call."""
-        raise NotImplementedError
+        return self.failures.take()
 
     def undo(self) -> None:
         """Restore the clients' states from before this round."""
@@ -530,9 +531,6 @@ class LocalSite(Site):
             with self.failures.of(id, "report"):
                 reports[id] = cast(PeerMethod, self.setup.method).report(self.view(id))
         return reports
-
-    def failed(self) -> list[Failure]:
-        return self.failures.take()
 
     def scores(self, offers: Mapping[str, Message]) -> dict[str, Score]:
         setup, models = self.setup, self.models(offers)

@@ -64,7 +64,7 @@ _UNABLE = 1  # waits of a client that cannot take part, for the server to read w
 _GIVE_UP = 24 * 3600.0  # seconds without reaching the server after which a client gives up
 
 
-class Caller:
+class ServerConnection:
     """A participant that pulls the offers of a server.
 
     stop: set it to end the participant. patience: seconds of one wait.
@@ -149,7 +149,7 @@ class Caller:
         self.say(f"left: data of {self.link.me} count no more from round {welcome.number} on")
 
 
-class NetworkClient(Caller):
+class NetworkClient(ServerConnection):
     """One client with its samples. `run` takes part until the run has ended.
 
     samples: ready samples, or a table to encode with the common encoding. plan_of: makes the plan from the agreed
@@ -577,7 +577,7 @@ class ClientCheckpoints:
         """Write the state of a round; it is on the disk before this returns."""
         path, data = self._path(round), codec.encode(tree)
         try:
-            write_private(path, lambda file: file.write(_hash(data) + data))
+            write_private(path, _hash(data) + data)
         except OSError as error:
             raise RunError(f"{path}: the client's state cannot be written ({error})") from None
         self.drop(self.rounds()[:-_KEPT])

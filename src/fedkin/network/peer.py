@@ -24,11 +24,10 @@ from fedkin.federation import Client
 from fedkin.flow import Message, PeerMethod
 from fedkin.graph import network
 from fedkin.learning.devices import opened
-from fedkin.network.link import is_name
 from fedkin.network.peer_exchange import PeerExchange, PeerMessage
 from fedkin.network.registration import about_of
 from fedkin.network.status import StatusFile
-from fedkin.untrusted import escaped
+from fedkin.untrusted import escaped, plain_word
 
 _HEAVIEST = 5  # number of weights in the status file
 
@@ -162,7 +161,7 @@ def heaviest_in(report: Message) -> dict[str, float]:
     {'bob': 0.75, 'ann': 0.25}
     """
     for row in report.values():
-        if isinstance(row, Mapping) and row and all(is_name(str(id)) and type(w) is float for id, w in row.items()):
+        if isinstance(row, Mapping) and row and all(plain_word(str(id)) and type(w) is float for id, w in row.items()):
             ids = sorted((id for id in row if row[id] > 0), key=lambda id: (-row[id], id))
             return {id: round(row[id], 4) for id in ids[:_HEAVIEST]}
     return {}

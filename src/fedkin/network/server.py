@@ -47,17 +47,16 @@ class NetworkSite(Site):
         # The releases under [privacy] that each client has reported; they never decrease.
         self.spent: dict[str, Spent] = {}
         self.models_at: dict[str, str] = {}  # the hash of the model that each client keeps
-        self.away: set[str] = set()
+        self.disconnected: set[str] = set()
         self.drifted: set[str] = set()  # clients that a test found to have drifted
-        self.failures: list[Failure] = []
-        self.parts: dict[str, Any] = {}
+        self.work_of: dict[str, Any] = {}  # what each client reports in this round
         self.pool = ThreadPoolExecutor(_MOST, thread_name_prefix="client")  # threads are made when they are needed
-        self.most = cache(lambda id: largest_message(plan, id) + _ROOM)
+        self.size_limit = cache(lambda id: largest_message(plan, id) + _ROOM)
 
     # -- requests to a site ---------------------------------------------------------------------------------------
 
     def turn_to(self, number: int) -> None:
-        self.number, self.parts, self.work = number, {}, Work()
+        self.number, self.work_of, self.work = number, {}, Work()
 
     def undo(self) -> None:
         self.undone.append(self.number)
@@ -65,14 +64,10 @@ class NetworkSite(Site):
     def restore(self, number: int, states: Mapping[str, dict[str, Any]]) -> None:
         self.number = self.begun = number
 
-    def failed(self) -> list[Failure]:
-        failures, self.failures = self.failures, []
-        return failures
-
     def replies(self, phase: str, messages: Mapping[str, Message]) -> list[tuple[str, Message]]:
         answers = self._ask_all("ask", phase, messages)
         # A client that takes no part keeps no state.
-        self.last |= {id: self.number for id in answers if self.registration.about(id).seen}
+        self.last |= {id: self.number for id in answers if self.registration.members[id].now.seen}
         return [(id, Message(**answer.reply)) for id, answer in answers.items() if answer.reply is not None]
 
     def scores(self, offers: Mapping[str, Message]) -> dict[str, Score]:
@@ -81,7 +76,7 @@ class NetworkSite(Site):
             if answer.score is None:
                 continue
             try:
-                scores[id] = score_of(answer.score, task, further, self.registration.about(id).n_test)
+                scores[id] = score_of(answer.score, task, further, self.registration.members[id].now.n_test)
             except MethodError as error:
                 self._fail(id, "evaluate", self._refused(id, "evaluate", error_text(error)))
                 continue
@@ -92,7 +87,7 @@ class NetworkSite(Site):
         """Expect no states from clients that have left, if they come back."""
         for id in ids:
             self.last.pop(id, None)
-            self.away.discard(id)
+            self.disconnected.discard(id)
             self.drifted.discard(id)
 
     def close(self) -> None:
@@ -102,7 +97,7 @@ class NetworkSite(Site):
         """Tell all clients that are there that the run has ended."""
         order, until = Order(what="end"), time.monotonic() + _END + self.link.latency
         with ThreadPoolExecutor(_MOST) as pool:
-            for id in filter(self.is_there, self.registration.here):
+            for id in filter(self.is_there, self.registration.active):
                 pool.submit(self._ask_one, id, order, until, 0.0)
 
     # -- orders and answers ---------------------------------------------------------------------------------------
@@ -118,7 +113,7 @@ class NetworkSite(Site):
             order = Order(
                 what=what, phase=phase, message=dict(message), round=self.number, begun=self.begun, undone=self.undone,
                 last=self.last.get(id, 0), since=registration.members[id].since, drifted=id in self.drifted,
-                samples=registration.about(id).digest if registration.network.reread else "",
+                samples=registration.members[id].now.digest if registration.network.reread else "",
             )  # fmt: skip
             jobs[id] = self.pool.submit(self._ask_one, id, order, until, registration.network.grace)
         answers = {}
@@ -126,7 +121,7 @@ class NetworkSite(Site):
             result = job.result()
             if isinstance(result, Undelivered):
                 # The report of one client alone must not end a run, nor that of a client that takes no part.
-                alone = len(messages) == 1 or not registration.about(id).seen
+                alone = len(messages) == 1 or not registration.members[id].now.seen
                 self._fail(id, phase, result, injected=result.missing is not Missing.FAILED or alone)
                 continue
             answers[id] = result
@@ -140,17 +135,17 @@ class NetworkSite(Site):
         if self.plan.privacy.on:
             self.spent[id] = _never_less(answer.spent or Spent(releases=0), self.spent.get(id))
         if answer.work is not None:
-            self.parts[id] = answer.work
-            samples = {id: part.samples for id, part in self.parts.items() if part.samples}
-            inferred = sum(part.inferred for part in self.parts.values())
-            self.work = Work(samples, inferred, sum(part.flops for part in self.parts.values()))
+            self.work_of[id] = answer.work
+            samples = {id: part.samples for id, part in self.work_of.items() if part.samples}
+            inferred = sum(part.inferred for part in self.work_of.values())
+            self.work = Work(samples, inferred, sum(part.flops for part in self.work_of.values()))
 
     def _ask_one(self, id: str, order: Order, until: float, grace: float) -> Answer | Undelivered:
         """Ask one client; returns its answer, or why there is none."""
         registration = self.registration
-        if id in self.away and not self.is_there(id):
+        if id in self.disconnected and not self.is_there(id):
             return Undelivered(Missing.GONE, "not connected")
-        self.away.discard(id)
+        self.disconnected.discard(id)
         with registration.changed:
             number = registration.next_order.setdefault(id, 0)
         place = f"{registration.run}/{registration.epoch}/{number}"
@@ -172,11 +167,11 @@ class NetworkSite(Site):
             if self.registration.has_paused(id):
                 return Undelivered(Missing.GONE, "its process has ended")
             try:
-                return self.link.pull(id, subject, min(left, _SLICE), self.most(id))
+                return self.link.pull(id, subject, min(left, _SLICE), self.size_limit(id))
             except Missed:
                 absent = 0.0 if self.is_there(id) else absent + time.monotonic() - begun
                 if absent > grace:
-                    self.away.add(id)
+                    self.disconnected.add(id)
                     return Undelivered(Missing.GONE, "the connection is lost")
             except LinkError as error:
                 return Undelivered(Missing.REFUSED, error_text(error))
@@ -203,7 +198,7 @@ class NetworkSite(Site):
 
     def _fail(self, id: str, phase: str, cause: Undelivered, injected: bool = True) -> None:
         error = MethodError(f"client {id!r}, phase {phase!r}: {cause.reason}")
-        self.failures.append(Failure(id, phase, cause, error, injected))
+        self.failures.list.append(Failure(id, phase, cause, error, injected))
 
     def is_there(self, id: str) -> bool:
         """Whether this client is connected."""
@@ -214,7 +209,7 @@ class NetworkSite(Site):
 
         It does not wait for clients that take no part.
         """
-        announced, ids = False, [id for id in ids if self.registration.about(id).seen]
+        announced, ids = False, [id for id in ids if self.registration.members[id].now.seen]
         with self.registration.changed:
             while ids and not any(map(self.is_there, ids)) and not all(map(self.registration.is_gone, ids)):
                 if self.stopping():

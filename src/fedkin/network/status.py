@@ -18,9 +18,9 @@ from pydantic import BeforeValidator, Field
 
 from fedkin.errors import RunError
 from fedkin.folders import replace
-from fedkin.network.link import Link, LinkError, is_name
+from fedkin.network.link import Link, LinkError
 from fedkin.settings import Settings, parse
-from fedkin.untrusted import error_text, json_of, text_in
+from fedkin.untrusted import error_text, json_of, plain_word, text_in
 
 FILE = "status.json"
 _LOOK = 1.0  # seconds between two updates
@@ -150,7 +150,7 @@ class StatusFile:
                 here=id in present, seen=self.seen.get(id), bytes_in=link.bytes_in[id], bytes_out=link.bytes_out[id],
                 refused=counts.get(id, 0), why=why.get(id, "")[:300], **self.told.get(id, {}),
             )
-            for id in sorted({*self.names(), *present, *filter(is_name, counts)} - {link.me})
+            for id in sorted({*self.names(), *present, *filter(plain_word, counts)} - {link.me})
         }  # fmt: skip
         return Status(
             name=link.me, role=self.role, federation=self.federation, state=state, written=now, round=self.round,
