@@ -99,23 +99,21 @@ def text_in(path: Path, limit: int) -> str:
 
 def json_of(text: str) -> Any:
     """The value of a JSON text; raises ValueError, also for values that are too deep or too large."""
-    try:
-        return _within_limits(json.loads(text))
-    except RecursionError:
-        raise Refused(f"nested more than {DEEPEST} deep") from None
+    return _within_limits(json.loads, text)
 
 
 def toml_of(text: str) -> dict[str, Any]:
     """The table of a TOML text; raises ValueError, also for values that are too deep or too large."""
-    try:
-        table: dict[str, Any] = _within_limits(tomllib.loads(text))
-    except RecursionError:
-        raise Refused(f"nested more than {DEEPEST} deep") from None
+    table: dict[str, Any] = _within_limits(tomllib.loads, text)
     return table
 
 
-def _within_limits(value: Any) -> Any:
-    """Return the value; raises Refused for nesting above DEEPEST, integers above 64 bits and invalid texts."""
+def _within_limits(loads: Callable[[str], Any], text: str) -> Any:
+    """Return the parsed value; raises Refused for nesting above DEEPEST, integers above 64 bits and invalid texts."""
+    try:
+        value = loads(text)
+    except RecursionError:
+        raise Refused(f"nested more than {DEEPEST} deep") from None
     level, depth = [value], 0
     while level:
         if depth > DEEPEST:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedkin import codec
 from fedkin.engines.results import Outbox
 from fedkin.errors import ConfigError, nearest
 from fedkin.federation import Client, Federation, Samples
@@ -277,11 +278,13 @@ class Forgery:
             elif attack.kind == "mimic":
                 draw = rng(self.seed, *key, name, "mimic")
 
-                def blurred(leaf: Tensor, draw: Any = draw) -> Tensor:
+                def blurred(leaf: Any, draw: Any = draw) -> Any:
+                    if not isinstance(leaf, Tensor) or not leaf.is_floating_point():
+                        return leaf
                     e = torch.from_numpy(draw.normal(size=tuple(leaf.shape))).to(leaf)
                     return torch.add(leaf, attack.strength * leaf.norm() / e.norm().clamp(min=1e-12) * e)
 
-                fields[name] = _mapped(value, blurred)
+                fields[name] = codec.mapped(value, blurred)
         return Message(**{**own, **fields}) if fields else own
 
     def _colluded(self, attack: Attack, own: Mapping[str, Message], asked: Mapping[str, Message]) -> dict[str, Message]:
@@ -351,13 +354,6 @@ def _form(value: Any) -> Any:
     if isinstance(value, Mapping):
         return tuple((name, _form(item)) for name, item in value.items())
     return type(value).__name__
-
-
-def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """Return the value with its tensors of floats changed."""
-    if isinstance(value, Mapping):
-        return {name: _mapped(item, change) for name, item in value.items()}
-    return change(value) if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
 def _together(values: Sequence[Any]) -> Any:

@@ -18,7 +18,7 @@ from fedkin.engines.executors.jobs import Executor, FitJob, InferJob, Modules, S
 from fedkin.engines.failures import Crashed, Failure, Failures, check_yields, place_in, place_of
 from fedkin.engines.ledger import KEY, Page
 from fedkin.engines.privacy import Source, Spent, noised_in
-from fedkin.engines.releases import Releases
+from fedkin.engines.releases import Occasion, Releases
 from fedkin.engines.results import Outbox, Score
 from fedkin.engines.secure_sums import MASKED, STEPS, Member, MemoryKeys, Signatures, check_plain, inner
 from fedkin.engines.setup import Setup
@@ -244,6 +244,9 @@ class LocalSite(Site):
         """Return a copy of the release record in a client's state."""
         return dict(self.states[id].get(KEY, {})) if self.setup.privacy.on and id in self.states else {}
 
+    def _occasion(self, id: str, phase: str, request: Message | None = None) -> Occasion:
+        return Occasion(id, self.number, phase, request or Message(), self._release_record(id))
+
     def _store(self, id: str, record: Mapping[str, Any], state: dict[str, Any] | None = None) -> None:
         """Store a client's release record with its state (None: the current state)."""
         state = self.view(id).state if state is None else state
@@ -320,7 +323,7 @@ class LocalSite(Site):
         if phase and name not in method.phases():
             raise MethodError(f"method {method.name!r} declares no phase {name!r}")
         if phase and self.setup.privacy.on:
-            self.releases.admit(id, self.number, name, message or Message(), self._release_record(id))
+            self.releases.admit(self._occasion(id, name, message))
         view = self.view(id, self.neighbours.get(id, ()) if name == "round" else ())
         view.state = copy_for_flow(view.state)
         if name == "round" or (phase and not any(map(noised_in, method.declared(name) or ()))):
@@ -397,9 +400,9 @@ class LocalSite(Site):
                 f"phase {phase!r} of method {self.setup.method.name!r} needs outputs of the samples, which "
                 "privacy.sample_epsilon does not protect; choose another method"
             )
-        samples, record = self.now[id].train, self._release_record(id)
-        private = self.releases.train(id, self.number, phase, running.request, fit, samples, record)
-        self._store(id, record)
+        occasion = self._occasion(id, phase, running.request)
+        private = self.releases.train(occasion, fit, self.now[id].train)
+        self._store(id, occasion.record)
         return private
 
     def _attacked(self, job: FitJob | InferJob, result: Any, phase: str) -> Any:
@@ -415,11 +418,10 @@ class LocalSite(Site):
         if not isinstance(running.result, Message):
             at, got = place_in(self.setup.method, running.phase), type(running.result).__name__
             raise MethodError(f"{at}phase {running.phase!r} at client {running.id!r} must return a Message, got {got}")
-        id, sent = running.id, running.result
-        record = self._release_record(id)
+        sent, occasion = running.result, self._occasion(running.id, running.phase, running.request)
         if self.setup.privacy.on:
-            sent = self.releases.reply(id, self.number, running.phase, running.request, sent, record)
-        self.keep(running, record)
+            sent = self.releases.reply(occasion, sent)
+        self.keep(running, occasion.record)
         return sent
 
     def outbox(self, running: Running, share: Share) -> Outbox:
@@ -434,10 +436,10 @@ class LocalSite(Site):
         if strangers:
             raise MethodError(f"peer {running.id!r} shares with {strangers[:5]}, which are not its neighbours")
         if self.setup.privacy.on:
-            id, record = running.id, self._release_record(running.id)
-            messages = self.releases.shared(id, self.number, share.phase, messages, record)
+            occasion = self._occasion(running.id, share.phase)
+            messages = self.releases.shared(occasion, messages)
             # Store this at once: releases count even if the peer fails later in this round.
-            self._store(id, record)
+            self._store(running.id, occasion.record)
         return Outbox(share.phase, messages)
 
     # -- requests to a site ---------------------------------------------------------------------------------------

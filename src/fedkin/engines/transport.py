@@ -181,17 +181,9 @@ def spoiled(message: Mapping[str, Any], kind: str) -> Message:
         "type": lambda leaf: "garbage",
     }.get(kind)  # fmt: skip
     other: dict[str, Any] = {} if kind == "missing" else {**fields, "garbage": 1}
-    spoilt = other if change is None else _changed(fields, change)
+    spoilt = other if change is None else codec.mapped(fields, change)
     same = len(spoilt) == len(fields) and all(spoilt[name] is value for name, value in fields.items())
     return Message(**{**spoilt, "garbage": float("nan")} if same else spoilt)
-
-
-def _changed(tree: Any, change: Any) -> Any:
-    """Return the tree with all leaves changed; parts without a change are the same objects."""
-    if not isinstance(tree, Mapping):
-        return change(tree)
-    changed = {name: _changed(item, change) for name, item in tree.items()}
-    return tree if all(changed[name] is item for name, item in tree.items()) else changed
 
 
 def _with(leaf: Any, number: float) -> Any:

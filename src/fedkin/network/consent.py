@@ -38,7 +38,7 @@ from fedkin.untrusted import escaped
 _ROOM = 1 << 16  # bytes of names in a message
 
 
-def about(client: Client, peer: bool = False) -> list[str]:
+def lines_about(client: Client, peer: bool = False) -> list[str]:
     """Return lines that say what a participant tells about itself before the first round.
 
     peer: whether there is no server; a participant tells its numbers of samples only to a server.
@@ -99,7 +99,7 @@ def leaving(plan: Setup, client: Client, page: Page | None = None) -> list[str]:
             f"secure sums: the server learns the sum over a group of at least {least} members, and of this one public "
             "keys, encrypted shares, signatures, and its number of samples; in a smaller group nothing is sent"
         )
-    lines += about(client, peer)
+    lines += lines_about(client, peer)
     if not peer:
         exact = ", without noise" if private.on else ""
         lines.append(

@@ -64,7 +64,7 @@ class PeerEngine(Engine):
         self.exchange.failed(number)
         self.status.round = number
         self.status.tell(
-            round=self.neighbours.heard, epsilon={"": self.page.spent} if self.setup.privacy.on else {},
+            round=self.neighbours.last_heard, epsilon={"": self.page.spent} if self.setup.privacy.on else {},
             weights={"": heaviest_in(report)},
         )  # fmt: skip
         return outcome
@@ -102,7 +102,7 @@ class PeerEngine(Engine):
         """Whether a neighbour is so far ahead that it offers nothing for this round any more, or never did."""
         if not self.behind or number < self.next:
             return self.behind
-        ahead = [there for there in self.neighbours.whereabouts(near).values() if there.round > number]
+        ahead = [there for there in self.neighbours.progress_of_others(near).values() if there.round > number]
         self.next = max((there.round for there in ahead if (there.first or there.round) > number), default=1)
         self.behind = number < self.next
         if self.behind:
