@@ -274,7 +274,7 @@ class Forgery:
         for name, value in fields.items():
             if attack.kind == "group-mean":
                 like = [v[name] for v in victims if name in v and _form(v[name]) == _form(value)]
-                fields[name] = _together(like)
+                fields[name] = _mean(like)
             elif attack.kind == "mimic":
                 draw = rng(self.seed, *key, name, "mimic")
 
@@ -297,7 +297,7 @@ class Forgery:
                     alike.setdefault(_form(message[name]), []).append(id)
             for ids in alike.values():
                 starts = {id: self._start(id, own[id][name], asked.get(id, Message())) for id in ids}
-                for id, params in _agreed(attack, {id: own[id][name] for id in ids}, starts).items():
+                for id, params in _common_update(attack, {id: own[id][name] for id in ids}, starts).items():
                     forged[id] = Message(**{**forged[id], name: params})
         return forged
 
@@ -314,9 +314,9 @@ class Forgery:
         return min(near, key=lambda tree: sum(float((params[n] - tree[n]).double().square().sum()) for n in params))
 
 
-def _agreed(attack: Attack, params: Mapping[str, Params], starts: Mapping[str, Params]) -> dict[str, Params]:
+def _common_update(attack: Attack, params: Mapping[str, Params], starts: Mapping[str, Params]) -> dict[str, Params]:
     """Return start + the agreed update for each colluder; integer buffers stay unchanged."""
-    agreed: dict[str, dict[str, Tensor]] = {id: dict(own) for id, own in params.items()}
+    forged: dict[str, dict[str, Tensor]] = {id: dict(own) for id, own in params.items()}
     for name, first in next(iter(params.values())).items():
         if not first.is_floating_point():
             continue
@@ -326,9 +326,9 @@ def _agreed(attack: Attack, params: Mapping[str, Params], starts: Mapping[str, P
             common = -attack.strength * mean
         else:
             common = mean - attack.strength * updates.std(0, correction=0)
-        for id, own in agreed.items():
+        for id, own in forged.items():
             own[name] = starts[id][name] + common
-    return {**agreed}
+    return {**forged}
 
 
 def _trees(tree: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -356,9 +356,9 @@ def _form(value: Any) -> Any:
     return type(value).__name__
 
 
-def _together(values: Sequence[Any]) -> Any:
+def _mean(values: Sequence[Any]) -> Any:
     """Return the mean of the float tensors at each place of the trees, and the first of all other values."""
     first = values[0]
     if isinstance(first, Mapping):
-        return {name: _together([value[name] for value in values]) for name in first}
+        return {name: _mean([value[name] for value in values]) for name in first}
     return torch.stack(list(values)).mean(0) if isinstance(first, Tensor) and first.is_floating_point() else first

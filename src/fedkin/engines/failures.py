@@ -28,21 +28,21 @@ def with_method_location(error: Exception, method: object) -> Exception:
 
     A method of fedkin's own is not blamed: an error there is a fault of fedkin.
     """
-    kept = isinstance(error, FedkinError)
-    if kept and not isinstance(error, (MethodError, GraphError)):
+    explained = isinstance(error, FedkinError)
+    if explained and not isinstance(error, (MethodError, GraphError)):
         return error
     codes = set(_codes(method))
     files, place = {code.co_filename for code in codes}, ""
     # Only frames below a function of the method count, since an observer in the same file may fail too. A loss is not
-    # called by the method; its error is a FedkinError already (`kept`), for which all frames in the file count.
-    inside = kept
-    for frame, line in traceback.walk_tb((error.__cause__ if kept and error.__cause__ else error).__traceback__):
+    # called by the method; its error is a FedkinError already (`explained`), for which all frames in the file count.
+    inside = explained
+    for frame, line in traceback.walk_tb((error.__cause__ if explained and error.__cause__ else error).__traceback__):
         inside = inside or frame.f_code in codes
         if inside and frame.f_code.co_filename in files:
             place = f"{frame.f_code.co_filename}, line {line}: "
     if not place or place.partition(", line")[0] in str(error):
         return error
-    if kept:
+    if explained:
         return type(error)(f"{place}{error}")
     kind = "" if isinstance(error, NoField) else f"{type(error).__name__}: "
     return MethodError(f"{place}{kind}{error_text(error)}")
