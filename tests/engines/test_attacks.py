@@ -34,7 +34,7 @@ class Letters:
     def __init__(self) -> None:
         self.came: dict[tuple[str, str], Message] = {}
 
-    def travelled(self, envelope: Any) -> None:
+    def delivered(self, envelope: Any) -> None:
         self.came[envelope.phase, envelope.sender] = envelope.message
 
     def answered(self, round: int, ask: Any, answer: Any) -> None:

@@ -106,7 +106,7 @@ class Killing(Observer):
     def __init__(self, round: int, nodes: Nodes) -> None:
         self.round, self.nodes = round, nodes
 
-    def travelled(self, envelope: Envelope) -> None:
+    def delivered(self, envelope: Envelope) -> None:
         if envelope.round == self.round and envelope.receiver == "server":
             self.round = 0
             self.nodes.kill("two")

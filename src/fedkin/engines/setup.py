@@ -174,7 +174,7 @@ class Faults(Settings):
 
     def crashes(self, seed: int, id: str, round: int, phase: str) -> bool:
         """Whether this client fails in this phase."""
-        return self.crash > 0 and float(rng(seed, id, round, phase, "crash").random()) < self.crash
+        return self.crash > 0 and rng(seed, id, round, phase, "crash").random() < self.crash
 
 
 @dataclass(frozen=True, eq=False)

@@ -78,7 +78,7 @@ class BytesTransport(Transport):
 class Observer:
     """An observer of an engine; subclasses override methods, and must not change their arguments."""
 
-    def travelled(self, envelope: Envelope) -> None:
+    def delivered(self, envelope: Envelope) -> None:
         """Called when a message has arrived, with the message as its receiver sees it."""
 
     def answered(self, round: int, ask: Ask, replies: Mapping[str, Message]) -> None:
@@ -92,7 +92,7 @@ class RecordingObserver(Observer):
         self.envelopes: list[Envelope] = []
         self.asks: list[tuple[int, Ask, Mapping[str, Message]]] = []
 
-    def travelled(self, envelope: Envelope) -> None:
+    def delivered(self, envelope: Envelope) -> None:
         self.envelopes.append(envelope)
 
     def answered(self, round: int, ask: Ask, replies: Mapping[str, Message]) -> None:
@@ -140,9 +140,9 @@ class Faulty(Transport):
         dropout, is_request = self.faults.dropout, envelope.sender == SERVER
         if not is_request and envelope.receiver != SERVER:
             occasion = f"share {envelope.turn} to {envelope.receiver}"
-            return self._number(envelope.sender, envelope.round, occasion, "dropout") < dropout
+            return rng(self.seed, envelope.sender, envelope.round, occasion, "dropout").random() < dropout
         client = envelope.receiver if is_request else envelope.sender
-        draw = self._number(client, envelope.round, envelope.phase, "dropout")
+        draw = rng(self.seed, client, envelope.round, envelope.phase, "dropout").random()
         before = dropout * self.faults.before
         return draw < before if is_request else before <= draw < dropout
 
@@ -156,10 +156,7 @@ class Faulty(Transport):
     def _draw(self, envelope: Envelope, fault: str) -> float:
         if not getattr(self.faults, fault):
             return 1.0
-        return self._number(envelope.sender, envelope.round, _occasion(envelope), fault)
-
-    def _number(self, client: str, round: int, occasion: str, fault: str) -> float:
-        return float(rng(self.seed, client, round, occasion, fault).random())
+        return rng(self.seed, envelope.sender, envelope.round, _occasion(envelope), fault).random()
 
 
 def _occasion(envelope: Envelope) -> str:
@@ -235,7 +232,7 @@ class MessageLog:
                     self.traffic.append(Traffic(round, sender, receiver, phase, *size, *(why or ())))
         for observer in self.observers:
             for envelope in arrived:
-                observer.travelled(envelope)
+                observer.delivered(envelope)
         return arrived
 
     def _measured(self, envelope: Envelope, inbox: Inbox | None) -> tuple[int, int] | None:

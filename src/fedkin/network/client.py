@@ -30,7 +30,7 @@ from fedkin.flow import Message, Params, PeerMethod
 from fedkin.folders import made_private, write_private
 from fedkin.learning.devices import opened
 from fedkin.learning.metrics import Unmeasured
-from fedkin.network.agreement import Agreement, PlanOf, Terms, agreed, difference
+from fedkin.network.agreement import Agreement, PlanOf, Terms, difference, plan_and_agreement
 from fedkin.network.consent import leaving, leaving_with_table, lines_about, releases_in
 from fedkin.network.link import LARGEST, UNREACHED, Left, Link, Missed, Refused
 from fedkin.network.messages import (
@@ -240,7 +240,7 @@ class NetworkClient(ServerConnection):
         terms = self.wait_for(Terms, "terms")
         theirs, self.status.federation = terms.agreement, terms.name
         settings = theirs.settings if self.settings is None else self.settings
-        plan, ours = agreed(settings, self.task if theirs.task is None else theirs.task, self.plan_of, self.device)
+        plan, ours = plan_and_agreement(settings, theirs.task or self.task, self.plan_of, self.device)
         columns = tuple(map(str, self.client.about.get("columns", ())))
         ours = ours.model_copy(update={"task": self._task(theirs.task), "columns": columns})
         words = difference(ours, theirs)

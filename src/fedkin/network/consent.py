@@ -32,7 +32,7 @@ from fedkin.forms import (
     length_of,
 )
 from fedkin.learning.metrics import file_of
-from fedkin.network.agreement import PlanOf, agreed
+from fedkin.network.agreement import PlanOf, plan_and_agreement
 from fedkin.untrusted import escaped
 
 _ROOM = 1 << 16  # bytes of names in a message
@@ -69,7 +69,7 @@ def leaving_with_table(
         client, task = table.client(agree({table.name: table.told}, table.reading))
     except DataError:
         return lines, False
-    plan, _ = agreed(settings, task, plan_of)
+    plan, _ = plan_and_agreement(settings, task, plan_of)
     if plan is None:
         return lines, False
     return lines + leaving(plan, client, ledger.page("", plan.privacy)), True

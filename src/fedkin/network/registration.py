@@ -27,7 +27,7 @@ from fedkin.federation import Client, Federation
 from fedkin.federation.samples import Absence
 from fedkin.federation.summaries import ColumnTypes, SharedEncoding, TableSummary, agree, common_columns
 from fedkin.federation.table import Reading
-from fedkin.network.agreement import Agreement, PlanOf, Terms, agreed, difference
+from fedkin.network.agreement import Agreement, PlanOf, Terms, difference, plan_and_agreement
 from fedkin.network.link import Left, Link, LinkError, Missed, Refused
 from fedkin.network.messages import Count, Id, Pointer, WireMessage, encode, read
 from fedkin.network.settings import NetworkSettings, task_from
@@ -228,7 +228,7 @@ class Registration:
 
     def _set_task(self, task: Task) -> None:
         """Set the federation's task; raises ConfigError if the experiment does not fit it."""
-        plan, agreement = agreed(self.agreement.settings, task, self.plan_of)
+        plan, agreement = plan_and_agreement(self.agreement.settings, task, self.plan_of)
         if plan is None:
             raise ConfigError(agreement.cannot)
         self.plan, self.agreement = plan, agreement
