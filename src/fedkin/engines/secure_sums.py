@@ -366,7 +366,7 @@ class GroupSum:
             return dict.fromkeys(self.asked, Message(session=self.session, members=sorted(self.asked)))
         names = self.list.names
         if step == SHARES:
-            return {names[place]: self._keys_for(place) for place in range(len(names))}
+            return {name: self._keys_for(place) for place, name in enumerate(names)}
         if step == MASKED:
             return {names[place]: self._masked_for(place) for place in self.shares}
         if step == SURVIVORS:

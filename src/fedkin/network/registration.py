@@ -306,19 +306,16 @@ class Registration:
         more: dict[str, Any] = {}
         if task.kind != "classification":
             more = {"outputs": task.outputs, "metric": task.metric.name}
+        digest = blake2b(digest_size=16)
+        for id, member in sorted(self.members.items()):
+            digest.update(repr((id, member.first.group, member.first.digest)).encode())
         return {
             "name": self.name,
-            "fingerprint": self.fingerprint or self._fingerprint(),
+            "fingerprint": self.fingerprint or digest.hexdigest(),
             "run": self.run,
             "task": {**asdict(task), **more},
             "clients": {id: member.facts for id, member in sorted(self.members.items())},
         }
-
-    def _fingerprint(self) -> str:
-        digest = blake2b(digest_size=16)
-        for id, member in sorted(self.members.items()):
-            digest.update(repr((id, member.first.group, member.first.digest)).encode())
-        return digest.hexdigest()
 
     # -- clients that join or leave after the first round ---------------------------------------------------------
 
