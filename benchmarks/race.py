@@ -17,6 +17,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,7 +27,7 @@ from torch import Tensor, nn
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
 from common import BATCH, CLASSES, CLIENTS, LR, SAMPLED, SAMPLES, SHAPES, build
 
-from fedkin.engines import LocalEngine, Setup
+from fedkin.engines import EngineSettings, LocalEngine, Setup
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.learning import Net, Training
 from fedkin.methods import METHODS
@@ -67,7 +68,7 @@ def fedkin_round(
     mode, _, precision = mode.partition("/")
     model = Net(module.body, module.head, precision=cast(Any, precision or "float32"))
     setup = Setup(METHODS[method](), federation, model, training)
-    engine = LocalEngine(setup.having(mode=mode, device=device))
+    engine = LocalEngine(replace(setup, engine=EngineSettings(mode=cast(Any, mode), device=device)))
     done = 0
 
     def a_round() -> None:

@@ -58,7 +58,7 @@ def make_federation(clients: int) -> Federation:
 def engine_of(federation: Federation, method: Any, a_round: int) -> LocalEngine:
     net = Net.build(lambda: Mlp(hidden=(16,)).build(federation.task), 1)
     training = Training(clients_per_round=a_round, batch_size=10, local_epochs=1, lr=0.05, rounds=100)
-    return LocalEngine(Setup(method, federation, net, training).having(mode="fast"))
+    return LocalEngine(Setup(method, federation, net, training))
 
 
 class Quick(Flt):

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedkin import codec
-from fedkin.engines import Engine, LocalEngine, Outcome, RecordingObserver, Setup
+from fedkin.engines import Engine, Faults, LocalEngine, Outcome, RecordingObserver, Setup
 from fedkin.engines.executors.jobs import OneByOne
 from fedkin.engines.results import SERVER
 from fedkin.engines.site import LocalSite
@@ -25,6 +25,7 @@ from fedkin.flow import Message, Params, PeerMethod, ServerMethod
 from fedkin.keys import rng
 from fedkin.learning import Training
 from fedkin.methods import METHODS
+from fedkin.settings import parse
 from fedkin.testing import Losing as Losing
 from fedkin.testing import small_federation as small_federation
 from fedkin.testing import small_setup as small_setup
@@ -52,6 +53,13 @@ NET_METHODS = {name: kind for name, kind in METHODS.items() if not kind.linear}
 # One method for each pattern of traffic: none, one mean, several phases, a server's graph, models that clients choose
 # from, class prototypes, peers, peers that drop edges.
 PATTERNS = ("local", "fedavg", "tfl", "sfmtl-graph", "ifca", "fedproto", "dfedavgm", "mapl")
+
+
+def with_settings(setup: Setup, faults: Mapping[str, Any] | None = None, **settings: Any) -> Setup:
+    """Return the setup with other engine settings and faults; raises ConfigError for an invalid setting."""
+    engine = {**setup.engine.model_dump(exclude_unset=True), **settings}
+    new_faults = setup.faults if faults is None else parse(Faults, faults, "faults")
+    return replace(setup, engine=parse(type(setup.engine), engine, "run"), faults=new_faults)
 
 
 def by_pattern(names: Iterable[str]) -> list[Any]:

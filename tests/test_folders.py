@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import BinaryIO
 
 import pytest
 
@@ -69,17 +68,17 @@ def test_new_folders_are_written_to_the_disk_in_the_folders_above(
     assert seen == []
 
 
-def test_a_private_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_private_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "state.bin"
-    write_private(path, lambda file: file.write(b"one"))
+    write_private(path, b"one")
     assert path.stat().st_mode & 0o777 == 0o600
 
-    def full(file: BinaryIO) -> None:
-        file.write(b"tw")
+    def full(number: int) -> None:
         raise OSError("the disk is full")
 
+    monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match="the disk is full"):
-        write_private(path, full)
+        write_private(path, b"two")
     assert path.read_bytes() == b"one"
     made_private(tmp_path, "states")
     assert [left.name for left in tmp_path.iterdir()] == ["state.bin"]

@@ -11,7 +11,7 @@ both kinds, the tensors come first.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -26,8 +26,8 @@ from fedkin.errors import MethodError, NoField
 from fedkin.untrusted import DEEPEST, Refused
 
 __all__ = [
-    "Named", "Params", "Tree", "bytes_of", "decode", "encode", "leaves", "read", "size", "tensor_of", "tensors_of",
-    "tree_of", "write",
+    "Named", "Params", "Tree", "bytes_of", "decode", "encode", "leaves", "mapped", "read", "size", "tensor_of",
+    "tensors_of", "tree_of", "write",
 ]  # fmt: skip
 
 Tree = Mapping[str, Any]
@@ -66,6 +66,14 @@ def leaves(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from leaves(value, name + "/")
         else:
             yield name, _checked(name, value)
+
+
+def mapped(tree: Any, change: Callable[[Any], Any]) -> Any:
+    """Return the tree with all leaves changed; parts without a change are the same objects."""
+    if not isinstance(tree, Mapping):
+        return change(tree)
+    changed = {name: mapped(item, change) for name, item in tree.items()}
+    return tree if all(changed[name] is item for name, item in tree.items()) else changed
 
 
 def _checked(name: str, value: Any) -> Any:

@@ -6,10 +6,9 @@ import errno
 import json
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
 
 from fedkin.errors import ConfigError, RunError
 
@@ -73,23 +72,23 @@ def replace(path: Path, data: bytes) -> None:
 
     Raises OSError. A killed process may leave a half-written *.new.
     """
-    aside = path.with_suffix(".new")
-    aside.write_bytes(data)
-    aside.replace(path)
+    partial = path.with_suffix(".new")
+    partial.write_bytes(data)
+    partial.replace(path)
 
 
-def write_private(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Let `write` fill a file atomically; only its owner may read the file. Raises OSError.
+def write_private(path: Path, data: bytes) -> None:
+    """Write a file atomically; only its owner may read it. Raises OSError.
 
     The file is on the disk when this returns. A killed process may leave a half-written *.new (see `made_private`).
     """
-    aside = path.with_suffix(".new")
-    number = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    partial = path.with_suffix(".new")
+    number = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(number, "wb") as file:
-        write(file)
+        file.write(data)
         file.flush()
         os.fsync(file.fileno())
-    aside.replace(path)
+    partial.replace(path)
     fsync_folder(path.parent)
 
 
@@ -101,7 +100,7 @@ def locked(folder: Path) -> Iterator[None]:
     """
     from filelock import FileLock, Timeout
 
-    lock, told = FileLock(folder / _LOCK, timeout=0), folder / _HOLDER
+    lock = FileLock(folder / _LOCK, timeout=0)
     try:
         # The folder will hold personal models: only its owner may read it.
         make_durable(folder, 0o700)
@@ -112,7 +111,9 @@ def locked(folder: Path) -> Iterator[None]:
         raise RunError(f"{folder}: cannot be used as the folder of a run ({error})") from None
     try:
         with suppress(OSError):  # this file only informs people: the lock works without it
-            told.write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}), encoding="utf-8")
+            (folder / _HOLDER).write_text(
+                json.dumps({"pid": os.getpid(), "host": socket.gethostname()}), encoding="utf-8"
+            )
         yield
     finally:
         for name in (_HOLDER, _LOCK):

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 # The largest depth of nested tables, lists and trees.
 DEEPEST = 64
 # Any file may have this many bytes when it is unpacked; a larger file may grow by this factor.
-_ALWAYS = 1 << 29
-_TIMES = 100
+_LEAST_LIMIT = 1 << 29
+_GROWTH = 100
 # Control characters of terminals, marks that change the direction of text, and codes that are no characters.
-_OBEYED = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
+_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _IN_NO_TEXT = re.compile("[\0\ud800-\udfff]")
 _FORMULA = tuple("=+-@\t\r'＝＋－＠")
@@ -45,16 +45,16 @@ def escaped(text: str, most: int = 0) -> str:
     """
     if 0 < most < len(text):
         text = f"{text[:most]} ... ({len(text) - most} more characters)"
-    return _OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)
+    return _CONTROLS.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def printable(text: str) -> bool:
     """Whether this text is not empty and `escaped` leaves it unchanged."""
-    return bool(text) and not _OBEYED.search(text)
+    return bool(text) and not _CONTROLS.search(text)
 
 
 def plain_word(name: object) -> TypeGuard[str]:
-    """Whether a part can have this name: a letter or digit, then letters, digits, . _ and -, at most 64 characters.
+    """Whether a part or a participant can have this name: 1 to 64 of A-Z a-z 0-9 . _ -, first a letter or digit.
 
     >>> plain_word("my-method"), plain_word("knn:10"), plain_word("a b")
     (True, False, False)
@@ -85,7 +85,7 @@ def cell(value: Any) -> Any:
 def most(size: int) -> int:
     """The most bytes that a file of this size may take: 512 MB or 100 times its size, at most the machine's memory."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 1 << 40
-    return min(max(_ALWAYS, _TIMES * size), memory)
+    return min(max(_LEAST_LIMIT, _GROWTH * size), memory)
 
 
 def text_in(path: Path, limit: int) -> str:
@@ -99,23 +99,21 @@ def text_in(path: Path, limit: int) -> str:
 
 def json_of(text: str) -> Any:
     """The value of a JSON text; raises ValueError, also for values that are too deep or too large."""
-    try:
-        return _usual(json.loads(text))
-    except RecursionError:
-        raise Refused(f"nested more than {DEEPEST} deep") from None
+    return _within_limits(json.loads, text)
 
 
 def toml_of(text: str) -> dict[str, Any]:
     """The table of a TOML text; raises ValueError, also for values that are too deep or too large."""
-    try:
-        table: dict[str, Any] = _usual(tomllib.loads(text))
-    except RecursionError:
-        raise Refused(f"nested more than {DEEPEST} deep") from None
+    table: dict[str, Any] = _within_limits(tomllib.loads, text)
     return table
 
 
-def _usual(value: Any) -> Any:
-    """Return the value; raises Refused for nesting above DEEPEST, integers above 64 bits and invalid texts."""
+def _within_limits(loads: Callable[[str], Any], text: str) -> Any:
+    """Return the parsed value; raises Refused for nesting above DEEPEST, integers above 64 bits and invalid texts."""
+    try:
+        value = loads(text)
+    except RecursionError:
+        raise Refused(f"nested more than {DEEPEST} deep") from None
     level, depth = [value], 0
     while level:
         if depth > DEEPEST:
@@ -177,14 +175,14 @@ def _unpacked(
             f"unpacked it takes {total / 1e9:.1f} GB, more than {limit / 1e9:.1f} GB for a file of its size; save it "
             "without compression (np.savez)"
         )
-    found = {}
+    arrays = {}
     for name, entry in chosen.items():
         with archive.open(entry) as file:
             _check_header(name, file, entry.file_size)
         with archive.open(entry) as file:
-            found[name] = np.lib.format.read_array(file, allow_pickle=False)
-        _check_texts(name, found[name])
-    return found, names
+            arrays[name] = np.lib.format.read_array(file, allow_pickle=False)
+        _check_texts(name, arrays[name])
+    return arrays, names
 
 
 def _check_header(name: str, file: Any, size: int) -> None:
@@ -212,8 +210,8 @@ def _check_texts(name: str, array: np.ndarray[Any, Any]) -> None:
 # -- Parquet --------------------------------------------------------------------------------------------------
 
 
-def parquet_in(path: Path, columns: list[str] | None = None, lists: Collection[str] = ()) -> pa.Table:
-    """These columns (None: all) of a Parquet file, within `most` of its size, with texts that are valid UTF-8.
+def parquet_in(path: Path, lists: Collection[str] = ()) -> pa.Table:
+    """The table of a Parquet file, within `most` of its size, with texts that are valid UTF-8.
 
     lists: columns that may hold lists of whole numbers. Raises OSError, KeyError, pyarrow's errors and Refused.
     """
@@ -223,51 +221,48 @@ def parquet_in(path: Path, columns: list[str] | None = None, lists: Collection[s
     place = path.absolute()
     limit = most(place.stat().st_size)
     schema = parquet.read_schema(place)
-    names = schema.names if columns is None else [name for name in columns if name in schema.names]
-    fields = [schema.field(place) for place, name in enumerate(schema.names) if name in names]
-    texts = [field.name for field in fields if _of_texts(field.type)]
+    fields = list(schema)
+    texts = [field.name for field in fields if _is_text(field.type)]
     for field in fields:
-        known = field.name in lists and pa.types.is_list(field.type) and pa.types.is_integer(field.type.value_type)
-        if pa.types.is_nested(field.type) and not known:
+        allowed = field.name in lists and pa.types.is_list(field.type) and pa.types.is_integer(field.type.value_type)
+        if pa.types.is_nested(field.type) and not allowed:
             raise Refused(f"column {escaped(field.name, 40)!r}: expected numbers or texts, got {field.type}")
     # Parquet stores a repeated text once: read it in that form, and count its bytes before repeating it.
     with parquet.ParquetFile(place, read_dictionary=texts) as file:
-        about = file.metadata
+        metadata = file.metadata
         # Do not read the metadata of single columns: if they are damaged, pyarrow ends the process.
-        groups = [about.row_group(group) for group in range(about.num_row_groups)]
+        groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
         rows, stored = (sum(getattr(one, name) for one in groups) for name in ("num_rows", "total_byte_size"))
-        need = max(8 * rows * len(names), stored)
-        if need > limit or rows != about.num_rows:
+        need = max(8 * rows * len(fields), stored)
+        if need > limit or rows != metadata.num_rows:
             raise Refused(f"it says that it holds {rows} rows in {need / 1e9:.1f} GB; too much for a file of its size")
         # The lengths of lists are known only after reading, so read a few rows at a time.
-        if lists and rows:
-            table = pa.Table.from_batches(list(within(file.iter_batches(256, columns=names), limit)))
-        else:
-            table = file.read(columns=names)
+        few = lists and rows
+        table = pa.Table.from_batches(list(within(file.iter_batches(256), limit))) if few else file.read()
     table.validate(full=True)
     for name in texts:
-        table = _spelt(table, name, limit)
+        table = _with_plain_texts(table, name, limit)
     return table
 
 
 def within(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
     """These batches; raises Refused once they take more bytes than the limit."""
-    taken = 0
+    size = 0
     for batch in batches:
-        taken += batch.nbytes
-        if taken > limit:
+        size += batch.nbytes
+        if size > limit:
             raise Refused(f"unpacked it takes more than {limit / 1e9:.1f} GB, too much for a file of its size")
         yield batch
 
 
-def _of_texts(kind: pa.DataType) -> bool:
+def _is_text(kind: pa.DataType) -> bool:
     import pyarrow as pa
 
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-def _spelt(table: pa.Table, name: str, limit: int) -> pa.Table:
+def _with_plain_texts(table: pa.Table, name: str, limit: int) -> pa.Table:
     """The table with a dictionary-encoded text column as plain texts."""
     import pyarrow as pa
     import pyarrow.compute as pc

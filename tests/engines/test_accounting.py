@@ -28,7 +28,7 @@ from fedkin.methods.mapl import Mapl
 from fedkin.methods.sfmtl_graph import SfmtlGraph
 from learning.test_devices import is_mine
 from methods.mapl_toys import MAPL, setup_of, two_groups
-from support import NET_METHODS, by_pattern, play, same, small_federation, small_setup
+from support import NET_METHODS, by_pattern, play, same, small_federation, small_setup, with_settings
 
 FORWARD = 2 * (5 * 7 + 7 * 4)  # of the small MLP
 STEP = FORWARD + 2 * 5 * 7 + 2 * 2 * 7 * 4  # the first layer needs no gradient of its input
@@ -87,7 +87,7 @@ def test_each_client_counts_with_its_own_net() -> None:
 @pytest.mark.parametrize("mode", ["fast", pytest.param("workers", marks=pytest.mark.slow)])
 def test_every_mode_counts_the_same(mode: str) -> None:
     setup = setup_of(MAPL(warmup=9), two_groups())
-    assert flops_of(setup.having(mode=mode, workers=1)) == flops_of(setup)
+    assert flops_of(with_settings(setup, mode=mode, workers=1)) == flops_of(setup)
 
 
 @pytest.mark.parametrize("name", by_pattern(NET_METHODS))

@@ -19,13 +19,13 @@ from fedkin.methods.dfedavgm import DFedAvgM
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.ifca import Ifca
 from fedkin.methods.median import Median
-from support import play, same, small_federation, small_setup
+from support import play, same, small_federation, small_setup, with_settings
 
 SHARE = 0.5  # three adversaries of six clients
 
 
 def engine_of(method: Any, spec: str, kind: type[LocalEngine] = LocalEngine, **settings: Any) -> LocalEngine:
-    return kind(small_setup(method).having(adversaries=spec, **settings))
+    return kind(with_settings(small_setup(method), adversaries=spec, **settings))
 
 
 class Letters:
@@ -34,7 +34,7 @@ class Letters:
     def __init__(self) -> None:
         self.came: dict[tuple[str, str], Message] = {}
 
-    def travelled(self, envelope: Any) -> None:
+    def delivered(self, envelope: Any) -> None:
         self.came[envelope.phase, envelope.sender] = envelope.message
 
     def answered(self, round: int, ask: Any, answer: Any) -> None:
@@ -43,7 +43,7 @@ class Letters:
 
 def letters(method: Any, spec: str, rounds: int = 1) -> tuple[LocalEngine, dict[tuple[str, str], Message]]:
     heard = Letters()
-    engine = LocalEngine(small_setup(method).having(adversaries=spec), observers=[heard])  # type: ignore[list-item]
+    engine = LocalEngine(with_settings(small_setup(method), adversaries=spec), observers=[heard])  # type: ignore[list-item]
     play(engine, *range(1, rounds + 1))
     return engine, heard.came
 
@@ -82,7 +82,7 @@ def test_flipping_labels_needs_labels() -> None:
         clients.append(type(client)(client.id, train, test))
     setup = small_setup(FedAvg(), Federation(clients, task, "numbers"))
     with pytest.raises(ConfigError, match=r"run\.adversaries: 'label-flip' needs a class label"):
-        setup.having(adversaries="label-flip:0.2")
+        with_settings(setup, adversaries="label-flip:0.2")
 
 
 def test_sybils_have_the_samples_of_one_of_them() -> None:
@@ -120,7 +120,7 @@ BYZFL = {
 def test_colluders_agree_on_what_byzfl_computes(kind: str) -> None:
     x = torch.from_numpy(np.random.default_rng(0).normal(size=(7, 3)))
     federation = small_federation(clients=8)
-    setup = small_setup(FedAvg(), federation, dtype=torch.float64).having(adversaries=f"{kind}:0.9")
+    setup = with_settings(small_setup(FedAvg(), federation, dtype=torch.float64), adversaries=f"{kind}:0.9")
     forgery, attacks = LocalEngine(setup).exchange.forgery, sorted(LocalEngine(setup).adversaries)
     assert forgery is not None
     start = setup.net.initial
@@ -238,14 +238,14 @@ def test_every_attack_changes_what_is_sent() -> None:
 )  # fmt: skip
 def test_wrong_specs_are_refused(spec: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        small_setup(FedAvg()).having(adversaries=spec)
+        with_settings(small_setup(FedAvg()), adversaries=spec)
 
 
 def test_a_groups_mean_needs_known_groups() -> None:
     clients = [type(client)(client.id, client.train, client.test) for client in small_federation().values()]
     setup = small_setup(FedAvg(), Federation(clients, small_federation().task, "small"))
     with pytest.raises(ConfigError, match="needs known groups"):
-        setup.having(adversaries="group-mean:0.2:params")
+        with_settings(setup, adversaries="group-mean:0.2:params")
 
 
 # -- adversarial clients ---------------------------------------------------------------------------------------------
@@ -294,7 +294,7 @@ def test_a_sign_flipping_client_enters_fedavg_with_its_opposite() -> None:
         alone = LocalEngine(replace(setup, clients=setup.federation.reorder([id])))
         alone.round(1)
         each[id] = alone.server.state["params"]["head.weight"]
-    engine = LocalEngine(setup.having(adversaries="sign-flip:0.34"))
+    engine = LocalEngine(with_settings(setup, adversaries="sign-flip:0.34"))
     engine.round(1)
     assert len(engine.adversaries) == 2
     start = setup.net.initial["head.weight"]
@@ -310,7 +310,7 @@ def test_the_median_holds_where_the_mean_does_not() -> None:
     for name in ("fedavg", "median"):
         ends = []
         for spec in ("none", "scale:0.2:50"):
-            engine = LocalEngine(small_setup(METHODS[name](), one_kind).having(adversaries=spec))
+            engine = LocalEngine(with_settings(small_setup(METHODS[name](), one_kind), adversaries=spec))
             engine.round(1)
             ends.append(engine.server.state["params"]["head.weight"])
         drift[name] = float((ends[0] - ends[1]).norm())

@@ -19,7 +19,7 @@ from fedkin.learning import weighted_mean
 from fedkin.methods.blocks.averaging import OneModel, mean_model
 from fedkin.methods.fedavg import FedAvg
 from fedkin.views import ClientView, ServerView
-from support import small_federation, small_setup
+from support import small_federation, small_setup, with_settings
 
 Answer = Mapping[str, Message]
 MEAN = Mean("params", "n")
@@ -89,7 +89,7 @@ def results(setup: Setup, engine: type[LocalEngine] = LocalEngine, **options: An
     ids=str,
 )  # fmt: skip
 def test_bits_and_records_are_those_of_held_replies(method: FedAvg | Faulty, mode: str) -> None:
-    setup = small_setup(method, clients_per_round=5).having(mode=mode)
+    setup = with_settings(small_setup(method, clients_per_round=5), mode=mode)
     held = results(setup, observers=[RecordingObserver()])
     assert results(setup) == held
     if mode == "one-by-one":
@@ -100,7 +100,7 @@ def test_bits_and_records_are_those_of_held_replies(method: FedAvg | Faulty, mod
     "wrong", [{"faults": {"dropout": 0.4, "garbage": 0.3, "late": 0.3, "crash": 0.2}}, {"min_replies": 1}], ids=str
 )
 def test_faults_change_no_bit_of_the_mean(wrong: dict[str, Any]) -> None:
-    setup = small_setup(FedAvg()).having(**wrong)
+    setup = with_settings(small_setup(FedAvg()), **wrong)
     held = results(setup, observers=[RecordingObserver()])
     assert results(setup) == held
 
@@ -169,7 +169,7 @@ def test_any_other_use_of_the_answer_is_refused(
     if alone and use is _dropped:
         words = "over 0 clients"  # the first client's own server has no other reply
     with pytest.raises((MethodError, AttributeError), match=words):
-        engine(small_setup(Used()).having(alone=alone)).round(1)
+        engine(with_settings(small_setup(Used()), alone=alone)).round(1)
 
 
 def test_a_request_without_a_mean_gets_replies_in_full() -> None:

@@ -33,7 +33,7 @@ from fedkin.methods.sfmtl_graph import SfmtlGraph
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import run_experiment
 from fedkin.views import ClientView
-from support import NET_METHODS, PATTERNS, by_pattern, play, same, small_federation, small_setup
+from support import NET_METHODS, PATTERNS, by_pattern, play, same, small_federation, small_setup, with_settings
 from tiny import TABLE, CutAt
 
 NAMES = sorted(small_federation())
@@ -44,7 +44,7 @@ def kinds(outcome: Outcome) -> Counter[str]:
 
 
 def faulty(faults: dict[str, Any], method: Any = None, **training: Any) -> LocalEngine:
-    return LocalEngine(small_setup(method or FedAvg(), **training).having(faults))
+    return LocalEngine(with_settings(small_setup(method or FedAvg(), **training), faults))
 
 
 # -- faults -------------------------------------------------------------------------------------------------------
@@ -127,7 +127,9 @@ def test_every_method_ends_finite_with_all_faults_at_once(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PATTERNS)
 def test_faults_are_the_same_behind_bytes(name: str) -> None:
-    setup = small_setup(CASES[name]).having({"dropout": 0.2, "garbage": 0.2, "late": 0.1, "stale": 0.1, "crash": 0.1})
+    setup = with_settings(
+        small_setup(CASES[name]), {"dropout": 0.2, "garbage": 0.2, "late": 0.1, "stale": 0.1, "crash": 0.1}
+    )
     one, other = LocalEngine(setup), LoopbackEngine(setup)
     for number in (1, 2, 3):
         rows = [sorted(row for row in engine.round(number).traffic if row.missing) for engine in (one, other)]
@@ -186,7 +188,7 @@ class Fragile(FedAvg):
 @pytest.mark.parametrize("engine", [LocalEngine, LoopbackEngine])
 def test_a_bug_that_only_one_client_finds(engine: type[LocalEngine], mode: str) -> None:
     federation = small_federation()
-    setup = small_setup(Fragile(rows=federation[NAMES[1]].size), federation).having(mode=mode)
+    setup = with_settings(small_setup(Fragile(rows=federation[NAMES[1]].size), federation), mode=mode)
     made = engine(setup)
     try:
         (row,) = [row for row in made.round(1).traffic if row.missing]
@@ -199,7 +201,7 @@ def test_a_bug_that_only_one_client_finds(engine: type[LocalEngine], mode: str) 
 
 def test_errors_may_stop_the_run_at_the_first_client() -> None:
     federation = small_federation()
-    setup = small_setup(Fragile(rows=federation[NAMES[1]].size), federation).having(errors="stop")
+    setup = with_settings(small_setup(Fragile(rows=federation[NAMES[1]].size), federation), errors="stop")
     with pytest.raises(MethodError, match=rf"round 1, client '{NAMES[1]}', phase 'train': KeyError in the net") as told:
         LocalEngine(setup).round(1)
     assert isinstance(told.value.__cause__, KeyError)
@@ -273,7 +275,7 @@ def losing(setup: Setup, round: int, phase: str = "update") -> LocalEngine:
 
 
 def test_a_round_with_too_few_replies_is_skipped_as_if_it_had_not_been() -> None:
-    engine = losing(small_setup(SfmtlGraph()).having(min_replies=2), 2)
+    engine = losing(with_settings(small_setup(SfmtlGraph()), min_replies=2), 2)
     engine.round(1)
     before = engine.state()
     outcome = engine.round(2)
@@ -286,7 +288,7 @@ def test_a_round_with_too_few_replies_is_skipped_as_if_it_had_not_been() -> None
 @pytest.mark.parametrize(("least", "skipped"), [(0, False), (4, False), (5, True), (0.6, False), (0.7, True)])
 def test_the_least_is_a_number_or_a_share(least: float, skipped: bool) -> None:
     lost = set(NAMES[:2])
-    setup = small_setup(FedAvg()).having(min_replies=least)
+    setup = with_settings(small_setup(FedAvg()), min_replies=least)
     engine = LocalEngine(setup, transport=Spoiling(lambda e: e.sender in lost))
     assert bool(engine.round(1).skipped) is skipped
 
@@ -308,7 +310,7 @@ def test_a_run_that_stops_for_too_few_replies_can_be_resumed(tmp_path: Path) -> 
 
 def test_peers_have_no_server_that_waits() -> None:
     with pytest.raises(ConfigError, match=r"run\.min_replies: method 'mapl' has no server"):
-        small_setup(METHODS["mapl"]()).having(min_replies=2)
+        with_settings(small_setup(METHODS["mapl"]()), min_replies=2)
 
 
 # -- one client that sends garbage or fails, in any phase of any method: it is named, and as good as abse ------------

@@ -24,13 +24,13 @@ from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.local import Local
 from fedkin.methods.sfmtl_graph import SfmtlGraph
-from support import NET_METHODS, by_pattern, play, same, small_federation, small_setup
+from support import NET_METHODS, by_pattern, play, same, small_federation, small_setup, with_settings
 
 MODES = ["one-by-one", "fast", pytest.param("workers", marks=pytest.mark.slow)]
 
 
 def after(setup: Setup, mode: str, rounds: int = 3, workers: int = 1) -> tuple[dict[str, dict[str, Tensor]], Any]:
-    engine = LocalEngine(setup.having(mode=mode, workers=workers))
+    engine = LocalEngine(with_settings(setup, mode=mode, workers=workers))
     try:
         play(engine, *range(1, rounds + 1))
         return {id: dict(engine.model(id)) for id in sorted(setup.federation)}, engine.evaluate()
@@ -148,7 +148,7 @@ def test_phases_with_many_requests() -> None:
 
 @pytest.mark.slow
 def test_a_worker_that_dies_is_an_error_that_says_so(federation: Federation) -> None:
-    engine = LocalEngine(small_setup(FedAvg(), federation).having(mode="workers", workers=1))
+    engine = LocalEngine(with_settings(small_setup(FedAvg(), federation), mode="workers", workers=1))
     executor: Any = engine.site.executor
     engine.round(1)
     for pid in executor.pool._processes:

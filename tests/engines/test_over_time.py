@@ -23,7 +23,7 @@ from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.local import Local
 from fedkin.views import ClientView, PeerView, ServerView
-from support import NET_METHODS, by_pattern, play, same, small_federation, small_setup
+from support import NET_METHODS, by_pattern, play, same, small_federation, small_setup, with_settings
 
 WORKERS = pytest.param("workers", marks=pytest.mark.slow)
 
@@ -43,7 +43,7 @@ def test_drift_is_training_on_the_new_samples(mode: str) -> None:
     first, other = sorted(federation)[:2]
     new = federation[other]
     drifting = changed(federation, changes=(Change(2, new.train, new.test, new.group),))
-    engine = LocalEngine(small_setup(Local(), drifting).having(mode=mode, workers=1))
+    engine = LocalEngine(with_settings(small_setup(Local(), drifting), mode=mode, workers=1))
     try:
         play(engine, 1, 2)
         drifted, scores = engine.model(first), engine.evaluate()
@@ -255,7 +255,7 @@ def test_another_net_and_other_samples_give_the_same_in_every_mode(other: str) -
     Probing.other = Net.build(lambda: Mlp(hidden=(3, 6)).build(federation.task), 5)
     said: dict[str, dict[str, Tensor]] = {}
     for mode in ("one-by-one", other):
-        engine = LocalEngine(small_setup(Probing(), federation).having(mode=mode, workers=1))
+        engine = LocalEngine(with_settings(small_setup(Probing(), federation), mode=mode, workers=1))
         try:
             engine.round(1)
             said[mode] = {id: engine.states[id]["logits"] for id in federation}
@@ -285,7 +285,7 @@ class Bodies(Local):
 @pytest.mark.parametrize("mode", ["one-by-one", "fast", WORKERS])
 def test_unlike_nets_train_as_they_would_alone(mode: str) -> None:
     setup = unlike(small_setup(Bodies()))
-    engine = LocalEngine(setup.having(mode=mode, workers=2))
+    engine = LocalEngine(with_settings(setup, mode=mode, workers=2))
     try:
         engine.round(1)
         for id in setup.federation:
@@ -324,7 +324,7 @@ def test_extra_modules_are_trained_and_body_and_head_keep_their_values() -> None
     setup = small_setup(Projected())
     models = {}
     for mode in ("one-by-one", "fast"):
-        engine = LocalEngine(setup.having(mode=mode))
+        engine = LocalEngine(with_settings(setup, mode=mode))
         assert torch.equal(engine.setup.net.initial["head.weight"], setup.net.initial["head.weight"])
         engine.round(1)
         models[mode] = {id: engine.model(id) for id in setup.federation}
@@ -354,11 +354,11 @@ class Greeting(PeerMethod):
 
 
 def test_messages_travel_only_along_the_network() -> None:
-    engine = LocalEngine(small_setup(Greeting()).having(network="ring"))
+    engine = LocalEngine(with_settings(small_setup(Greeting()), network="ring"))
     outcome = engine.round(1)
     assert len(outcome.traffic) == 2 * len(engine.setup.federation)
     assert all(len(state["from"]) == 2 for state in engine.states.values())
-    alone = LocalEngine(small_setup(Greeting()).having(network="none"))
+    alone = LocalEngine(with_settings(small_setup(Greeting()), network="none"))
     assert not alone.round(1).traffic
 
 

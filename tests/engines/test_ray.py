@@ -31,7 +31,7 @@ from fedkin.methods.local import Local
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import run_experiment
 from fedkin.views import ClientView
-from support import ON_RAY, same, small_setup
+from support import ON_RAY, same, small_setup, with_settings
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedkin[ray]'")
 pytestmark = ON_RAY
@@ -106,7 +106,7 @@ class Killing(Observer):
     def __init__(self, round: int, nodes: Nodes) -> None:
         self.round, self.nodes = round, nodes
 
-    def travelled(self, envelope: Envelope) -> None:
+    def delivered(self, envelope: Envelope) -> None:
         if envelope.round == self.round and envelope.receiver == "server":
             self.round = 0
             self.nodes.kill("two")
@@ -155,7 +155,7 @@ class Stepwise(FedAvg):
 
 @pytest.mark.parametrize("method", [METHODS["fedavg"](), METHODS["sfmtl-graph"](), Stepwise()], ids=lambda m: m.title)
 def test_the_bits_of_the_local_engine(method: Any, nodes: Nodes) -> None:
-    setup = small_setup(method, clients_per_round=5).having(mode="one-by-one", workers=2)
+    setup = with_settings(small_setup(method, clients_per_round=5), mode="one-by-one", workers=2)
     spread = RayEngine(setup)
     try:
         assert_equal(LocalEngine(setup), spread, 3)
@@ -175,7 +175,7 @@ def test_a_run_that_loses_a_node_has_the_results_of_one_in_one_process(nodes: No
 
 
 def test_nodes_lost_within_a_round_until_none_is_left(nodes: Nodes) -> None:
-    setup = small_setup(METHODS["sfmtl-graph"](), clients_per_round=5).having(mode="one-by-one")
+    setup = with_settings(small_setup(METHODS["sfmtl-graph"](), clients_per_round=5), mode="one-by-one")
     spread = RayEngine(setup, observers=[Killing(2, nodes)])
     try:
         assert_equal(LocalEngine(setup), spread, 3)
@@ -214,7 +214,7 @@ def test_a_process_that_ends_is_replaced_three_times(nodes: Nodes, tmp_path: Pat
     import ray
 
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the nodes cannot import the tests
-    setup = small_setup(Mortal(marker=str(marker))).having(mode="one-by-one", workers=1)
+    setup = with_settings(small_setup(Mortal(marker=str(marker))), mode="one-by-one", workers=1)
     local = LocalEngine(setup)
     outcome = local.round(1)
     marker.touch()
@@ -232,7 +232,7 @@ def test_a_process_that_ends_is_replaced_three_times(nodes: Nodes, tmp_path: Pat
 
 
 def test_errors_name_the_client(nodes: Nodes) -> None:
-    spread = RayEngine(small_setup(Local(), lr=1e30).having(workers=2))
+    spread = RayEngine(with_settings(small_setup(Local(), lr=1e30), workers=2))
     try:
         with pytest.raises(MethodError, match=r"client 'site-.', phase 'train': the training loss became"):
             [spread.round(number) for number in (1, 2, 3)]

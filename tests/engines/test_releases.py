@@ -32,7 +32,18 @@ from fedkin.methods.sfmtl_graph import SfmtlGraph
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import run_experiment
 from fedkin.views import PeerView
-from support import NET_METHODS, Losing, Watched, by_pattern, play, same, site_of, small_federation, small_setup
+from support import (
+    NET_METHODS,
+    Losing,
+    Watched,
+    by_pattern,
+    play,
+    same,
+    site_of,
+    small_federation,
+    small_setup,
+    with_settings,
+)
 from tiny import TABLE, CutAt, assert_equal_runs
 
 NAMES = sorted(small_federation())
@@ -178,7 +189,7 @@ def test_a_message_that_is_lost_was_released() -> None:
 
 def test_a_skipped_round_stays_paid() -> None:
     losing = Losing(lambda envelope: envelope.receiver == SERVER and envelope.sender != NAMES[0])
-    engine = LocalEngine(private(SfmtlGraph()).having(min_replies=3, on_missing="skip"), transport=losing)
+    engine = LocalEngine(with_settings(private(SfmtlGraph()), min_replies=3, on_missing="skip"), transport=losing)
     before = models(engine, rounds=0)
     for number in (1, 2):
         assert engine.round(number).skipped

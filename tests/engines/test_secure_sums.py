@@ -37,7 +37,7 @@ from fedkin.engines.secure_sums import (
 from fedkin.errors import ConfigError, MethodError
 from fedkin.flow import Mean, Message
 from fedkin.methods import METHODS
-from support import Losing, play, small_federation, small_setup
+from support import Losing, play, small_federation, small_setup, with_settings
 
 Change = Callable[[str, dict[str, Message]], Mapping[str, Message]]
 SECURE = Privacy(secure_sums=True)
@@ -370,7 +370,7 @@ def test_a_server_that_asks_for_a_model_itself_gets_none() -> None:
     site = engine.site
     id = sorted(setup.federation)[0]
     assert list(site.replies("train", {id: Message(params=setup.net.initial)})) == []
-    assert "leaves a client only in secure sums" in site.failed()[0].words
+    assert "leaves a client only in secure sums" in site.failed()[0].cause.reason
 
 
 @pytest.mark.parametrize(
@@ -388,7 +388,7 @@ def test_methods_that_need_single_models_are_refused(method: str, how: dict[str,
 
 def test_adversaries_are_refused_beside_them() -> None:
     with pytest.raises(ConfigError, match=r"run\.adversaries"):
-        secure("fedavg").having(adversaries="sign-flip:0.2")
+        with_settings(secure("fedavg"), adversaries="sign-flip:0.2")
 
 
 def test_without_cryptography_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

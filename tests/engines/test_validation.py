@@ -21,7 +21,7 @@ from fedkin.forms import COUNT, NET, Context, Number, Problem, Shaped, Wholes, c
 from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
 from fedkin.views import ClientView, ServerView
-from support import NET_METHODS, by_pattern, play, small_federation, small_setup
+from support import NET_METHODS, by_pattern, play, small_federation, small_setup, with_settings
 
 SETUP = small_setup(FedAvg()).equipped()
 NAMES = sorted(SETUP.federation)
@@ -136,7 +136,7 @@ class Strict(FedAvg):
 
 
 def test_a_phase_that_declares_nothing_lets_anything_finite_pass() -> None:
-    engine = LocalEngine(small_setup(Bare()).having(message_limit_mb=0.01))
+    engine = LocalEngine(with_settings(small_setup(Bare()), message_limit_mb=0.01))
     assert not [row for row in engine.round(1).traffic if row.missing]
     context = engine.exchange.validator.contexts[id(engine.setup.net)]
     for message, words in {
@@ -163,7 +163,7 @@ def test_an_override_declares_its_own_reply() -> None:
 @pytest.mark.parametrize("engine", [LocalEngine, LoopbackEngine])
 @pytest.mark.parametrize("mode", ["one-by-one", "fast"])
 def test_a_large_update_does_not_spread(engine: type[LocalEngine], mode: str) -> None:
-    made = engine(small_setup(FedAvg()).having(adversaries="scale:0.2:1e39", mode=mode))
+    made = engine(with_settings(small_setup(FedAvg()), adversaries="scale:0.2:1e39", mode=mode))
     for number in (1, 2, 3):
         refused = [row for row in made.round(number).traffic if row.missing]
         assert {row.sender for row in refused} == made.adversaries
@@ -173,7 +173,7 @@ def test_a_large_update_does_not_spread(engine: type[LocalEngine], mode: str) ->
 
 @pytest.mark.parametrize("name", by_pattern(NET_METHODS))
 def test_a_method_ends_finite_with_a_client_whose_update_overflows(name: str) -> None:
-    made = LocalEngine(small_setup(METHODS[name](), local_steps=1).having(adversaries="scale:0.2:1e39"))
+    made = LocalEngine(with_settings(small_setup(METHODS[name](), local_steps=1), adversaries="scale:0.2:1e39"))
     play(made, 1, 2)
     for id in set(made.setup.federation) - made.adversaries:
         assert all(bool(torch.isfinite(tensor).all()) for tensor in made.model(id).values())
@@ -204,8 +204,10 @@ class Greedy(FedAvg):
 def test_limits_are_settings() -> None:
     federation = small_federation()
     large = max(federation, key=lambda id: federation[id].size)
-    engine = LocalEngine(replace(small_setup(Greedy(), federation)).having(largest_n=federation[large].size - 1))
+    engine = LocalEngine(
+        with_settings(replace(small_setup(Greedy(), federation)), largest_n=federation[large].size - 1)
+    )
     refused = [row for row in engine.round(1).traffic if row.missing]
     assert [row.sender for row in refused] == [large, large]
     with pytest.raises(ConfigError, match=r"run\.min_replies: expected a whole number of replies, or a share below 1"):
-        small_setup(FedAvg()).having(min_replies=1.5)
+        with_settings(small_setup(FedAvg()), min_replies=1.5)

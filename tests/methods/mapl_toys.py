@@ -14,7 +14,7 @@ from fedkin.learning.models import Mlp
 from fedkin.learning.net import Net
 from fedkin.learning.training import Training
 from fedkin.methods.mapl import Mapl, MaplPlus
-from support import same
+from support import same, with_settings
 
 MAPL, PLUS = Mapl, MaplPlus
 KINDS: dict[str, type[Mapl]] = {kind.name: kind for kind in (Mapl, MaplPlus)}
@@ -41,7 +41,7 @@ def two_groups(peers: int = 10, classes: int = 6, width: int = 8, seed: int = 0)
 def setup_of(method: Any, federation: Federation, network: str = "full", dropout: float = 0.0, **plan: Any) -> Setup:
     net = Net.build(lambda: Mlp(hidden=(12,)).build(federation.task), 5)
     training = Training.model_validate({"rounds": 9, "lr": 0.1, "batch_size": 16, "local_steps": 5, **plan})
-    return Setup(method, federation, net, training).having({"dropout": dropout}, network=network)
+    return with_settings(Setup(method, federation, net, training), {"dropout": dropout}, network=network)
 
 
 class Ran:

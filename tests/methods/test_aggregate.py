@@ -42,7 +42,7 @@ from fedkin.methods.pfedsim import PFedSim
 from fedkin.methods.scaffold import Scaffold
 from methods.flt_world import raw
 from robust_rules import RULES, Array, by_hand
-from support import Losing, Watched, same, small_federation, small_setup
+from support import Losing, Watched, same, small_federation, small_setup, with_settings
 
 Method = ServerMethod | PeerMethod
 
@@ -146,7 +146,7 @@ def run_peers(name: str, rule: str, federation: Federation, lost: str | None = N
     """The same for peers: each one's mean is over its own message and those that it heard."""
     method, witness = having(EVERY[name], rule), RecordingObserver()
     losing = Losing(lambda envelope: envelope.sender == lost and envelope.round > 1)
-    setup = small_setup(method, federation).having(network="ring" if len(federation) > 4 else "full")
+    setup = with_settings(small_setup(method, federation), network="ring" if len(federation) > 4 else "full")
     engine, sizes = LocalEngine(setup, transport=losing, observers=[witness]), []
     phase, field, weights = ("share", "params", "row") if name == "dfedavgm" else ("prototypes", "body", "weights")
     for number in (1, 2, 3):
@@ -223,7 +223,7 @@ def test_a_robust_rule_holds_against_a_scaled_update_where_the_mean_does_not(rul
     ends = {}
     for name in ("mean", rule):
         method = FedAvg.model_validate({"aggregate": name, "weights": "equal"})
-        engine = LocalEngine(small_setup(method).having(adversaries="scale:0.17:1000"))
+        engine = LocalEngine(with_settings(small_setup(method), adversaries="scale:0.17:1000"))
         start = flat(engine.server.initial)
         engine.round(1)
         ends[name] = float(np.linalg.norm(flat(engine.server.state["params"]) - start))

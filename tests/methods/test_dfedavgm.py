@@ -12,7 +12,7 @@ from fedkin.engines import LocalEngine
 from fedkin.graph import network
 from fedkin.methods.dfedavgm import DFedAvgM, metropolis_row
 from methods.plain_loops import floats
-from support import present, small_setup
+from support import present, small_setup, with_settings
 
 SIZE = 7 * 5 + 7 + 7 * 4 + 4
 
@@ -35,7 +35,7 @@ def test_rows_are_those_of_metropolis_hastings_and_doubly_stochastic(n: int, p: 
 
 @pytest.mark.parametrize(("spec", "edges"), [("full", 15), ("ring", 6), ("regular:3", 9), ("none", 0)])
 def test_floats_are_those_of_the_papers_formula(spec: str, edges: int) -> None:
-    outcome = LocalEngine(small_setup(DFedAvgM()).having(network=spec)).round(1)
+    outcome = LocalEngine(with_settings(small_setup(DFedAvgM()), network=spec)).round(1)
     assert len(outcome.traffic) == 2 * edges
     assert floats(outcome.traffic) == 2 * edges * SIZE  # 2 N_e (theta + phi)
 
@@ -51,7 +51,7 @@ def test_peers_whose_messages_are_lost_weigh_on_oneself() -> None:
 
 
 def test_the_graph_of_a_round_is_what_was_mixed() -> None:
-    setup = small_setup(DFedAvgM()).having(network="ring")
+    setup = with_settings(small_setup(DFedAvgM()), network="ring")
     graph = present(LocalEngine(setup).round(1).graph)
     ids = graph.ids
     near = network("ring", ids, setup.seed, 1)

@@ -31,7 +31,7 @@ from fedkin.methods.mapl import (
 from fedkin.views import PeerView
 from methods.mapl_toys import KINDS, MAPL, PLUS, PROTOTYPES, Ran, ran, same_bits, setup_of, two_groups
 from methods.plain_loops import Plain, assert_params, combined, cosine, entropy, plain_training
-from support import planted_similarities, play, present, same
+from support import planted_similarities, play, present, same, with_settings
 
 # -- the local objective ---------------------------------------------------------------------------------------
 
@@ -700,7 +700,11 @@ def test_running_statistics_go_where_the_body_goes(name: str) -> None:
 
     plain = setup_of(METHODS[name](**settings), federation)
     together = ran(replace(plain, net=Net.build(made, 5)), 1)
-    apart = ran(replace(plain.having(network="none"), net=Net.build(made, 5)), 1) if name.startswith("mapl") else None
+    apart = (
+        ran(replace(with_settings(plain, network="none"), net=Net.build(made, 5)), 1)
+        if name.startswith("mapl")
+        else None
+    )
     mean, count = "body.2.running_mean", "body.2.num_batches_tracked"
     models = {id: together.model(id) for id in federation}
     assert all(torch.isfinite(model[mean]).all() and int(model[count]) == 5 for model in models.values())

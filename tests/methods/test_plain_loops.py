@@ -49,7 +49,7 @@ from methods.plain_loops import (
     plain_training,
     sample_shares,
 )
-from support import play, small_federation, small_setup
+from support import play, small_federation, small_setup, with_settings
 
 ROUNDS = (1, 2)
 Models = dict[str, Plain]
@@ -437,7 +437,7 @@ def test_two_rounds_are_those_of_a_plain_loop(loop: Any, method: Any, options: d
     plan = {name: value for name, value in options.items() if name != "network"}
     setup = small_setup(method, small_federation(), **plan)
     if "network" in options:
-        setup = setup.having(network=options["network"])
+        setup = with_settings(setup, network=options["network"])
     engine = LocalEngine(setup)
     play(engine, *ROUNDS)
     for id, params in loop(setup).items():

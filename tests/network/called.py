@@ -5,7 +5,8 @@ from __future__ import annotations
 from threading import Lock
 
 from fedkin.errors import FedkinError
-from fedkin.network.calls import AnsweringLink, CallingLink, NotReached
+from fedkin.network.calls import AnsweringLink, CallingLink
+from fedkin.network.link import LinkError
 
 
 class CalledNetwork:
@@ -45,15 +46,15 @@ class _Calls:
             end = network.ends.get(name)
             network.calls[name] = network.calls.get(name, 0) + 1
         if end is None:
-            raise NotReached("nobody is there")
+            raise LinkError("nobody is there")
         try:
             answer = end.answer(data)
         except FedkinError as error:
-            raise NotReached(str(error)) from None
+            raise LinkError(str(error)) from None
         with network.lock:
             if name in network.lost:
                 network.lost.discard(name)
-                raise NotReached("the answer was lost")
+                raise LinkError("the answer was lost")
         return answer
 
     def close(self) -> None:

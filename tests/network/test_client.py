@@ -41,7 +41,7 @@ class Server:
     def __init__(self, link: Link, there: Clients, plan_there: Experiment = PLAN) -> None:
         self.link, self.there = link, there
         self.task = there.federation.task
-        plan, self.mine = agreement.agreed(settings_of(plan_there), self.task, plan_of)
+        plan, self.mine = agreement.plan_and_agreement(settings_of(plan_there), self.task, plan_of)
         assert plan is not None
         self.plan = plan
         self.number = 0
@@ -325,10 +325,10 @@ def other_seed(there: Clients, patch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def told_otherwise(patch: pytest.MonkeyPatch, **fields: Any) -> dict[str, Any]:
     def changed(*given: Any) -> Any:
-        plan, own = agreement.agreed(*given)
+        plan, own = agreement.plan_and_agreement(*given)
         return plan, own.model_copy(update=fields)
 
-    patch.setattr("fedkin.network.client.agreed", changed)
+    patch.setattr("fedkin.network.client.plan_and_agreement", changed)
     return {}
 
 

@@ -16,7 +16,7 @@ import pytest
 from fedkin.errors import ConfigError, RunError
 from fedkin.federation import Change, Federation
 from fedkin.methods.fedavg import FedAvg
-from fedkin.network.client import LEAVES, Caller
+from fedkin.network.client import LEAVES, ServerConnection
 from fedkin.network.registration import About, Member, Registration
 from fedkin.records.events import replayed
 from fedkin.records.run import Result
@@ -34,8 +34,8 @@ NEW = "c07"
 
 def left(link: Any, said: list[str]) -> None:
     """Leave by `fedkin net leave`."""
-    caller = Caller(link, say=said.append, patience=0.05)
-    caller.await_farewell(caller.say_leaving())
+    connection = ServerConnection(link, say=said.append, patience=0.05)
+    connection.await_farewell(connection.say_leaving())
 
 
 class Life:

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from fedkin.engines import LocalEngine
-from fedkin.engines.results import Outbox
+from fedkin.engines.results import Outbox, Undelivered
 from fedkin.federation import Federation
 from fedkin.flow import Message
 from fedkin.network.agreement import Agreement, Terms
 from fedkin.network.link import Left, Missed
 from fedkin.network.messages import encode
-from fedkin.network.peer_exchange import PeerExchange, PeerOutbox, Progress, _offers
+from fedkin.network.peer_exchange import PeerExchange, PeerMessage, PeerOutbox, Progress, _offers
 from fedkin.network.settings import NetworkSettings
 from network.federations import NOWHERE, Ending, Killed, experiment, simulated, state_in
 from network.memory import MemoryNetwork
@@ -63,8 +63,8 @@ def box(value: int, to: str, phase: str = "share") -> Outbox:
 def told(each: PeerExchange, round: int, other: str, value: int = 0) -> Any:
     """What this one hears of the other in the round: its value, or why there is none."""
     heard = each.exchange(round, 0, [other], box(value, other))[other]
-    if heard.missing is not None:
-        return f"{heard.missing}: {heard.reason}"
+    if isinstance(heard, Undelivered):
+        return ": ".join(heard)
     return heard.message and heard.message["value"]
 
 
@@ -96,7 +96,7 @@ def test_one_that_does_not_answer_is_not_waited_for_and_heard_when_it_is_back() 
         ann.enter(31)
         ann.link.offer("bob", f"{ann.run}/r31/t0", _encoded(box(7, "bob")))
         assert told(bob, 31, "ann") == 7
-        assert bob.down == set()
+        assert bob.unreachable == set()
 
 
 def test_one_whose_connection_is_back_is_tried_at_once() -> None:
@@ -156,14 +156,17 @@ def test_a_message_that_is_offered_is_awaited_although_its_owner_is_in_a_later_r
 
         monkeypatch.setattr(bob.link, "pull", late)
         bob.enter(1)
-        assert bob.exchange(1, 0, ["ann"], box(1, "ann"))["ann"].ended
+        heard = bob.exchange(1, 0, ["ann"], box(1, "ann"))["ann"]
+        assert isinstance(heard, PeerMessage)
+        assert heard.ended
         # A turn that it did not offer before it went on is not awaited.
         assert told_in_turn(bob, 1, 1) == "late: it left round 1 out"
 
 
 def told_in_turn(each: PeerExchange, round: int, turn: int) -> str:
     heard = each.exchange(round, turn, ["ann"], box(1, "ann"))["ann"]
-    return f"{heard.missing}: {heard.reason}"
+    assert isinstance(heard, Undelivered)
+    return ": ".join(heard)
 
 
 def test_a_stranger_with_other_settings_is_refused_and_harms_nobody() -> None:
@@ -188,16 +191,16 @@ def test_what_was_offered_is_offered_again_after_a_kill(tmp_path: Path) -> None:
         assert told(ann, 3, "bob", 7) == 1
     (tmp_path / "sent" / "3-1.offers").write_bytes(b"cut short")
     with two(network, tmp_path / "sent", done=4) as (ann, bob):
-        assert bob.whereabouts() == {"ann": Progress(round=5, waits=True, offered=((3, 0),))}
+        assert bob.progress_of_others() == {"ann": Progress(round=5, waits=True, offered=((3, 0),))}
         ann.enter(4)
         bob.enter(3)
         now = Progress(round=4, waits=False, offered=((3, 0),), counts=("bob",))
-        assert bob.whereabouts() == {"ann": now}
+        assert bob.progress_of_others() == {"ann": now}
         assert told(bob, 3, "ann") == 7
         bound(ann, 0.001)
         for round in (4, 5, 6):
             told(ann, round, "bob")
-        assert bob.whereabouts()["ann"].first == 4
+        assert bob.progress_of_others()["ann"].first == 4
         assert sorted(path.name for path in (tmp_path / "sent").iterdir()) == [
             f"{round}-0.offers" for round in (4, 5, 6)
         ]
@@ -229,7 +232,7 @@ def began_without_ann(
 
 def looking(each: PeerExchange, times: int) -> Event:
     """Set when this one has asked the others so often where they are."""
-    seen, asked, now = Event(), list[int](), each.whereabouts
+    seen, asked, now = Event(), list[int](), each.progress_of_others
 
     def counting(ids: Any = None) -> dict[str, Progress]:
         asked.append(1)
@@ -237,7 +240,7 @@ def looking(each: PeerExchange, times: int) -> Event:
             seen.set()
         return now(ids)
 
-    each.whereabouts = counting  # type: ignore[method-assign]
+    each.progress_of_others = counting  # type: ignore[method-assign]
     return seen
 
 

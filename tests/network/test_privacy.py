@@ -206,7 +206,7 @@ def test_a_client_releases_nothing_beyond_its_owners_limit(tmp_path: Path) -> No
 def leaves(plan: Experiment, ledger: Ledger) -> tuple[Setup, Client, list[str]]:
     """The plan, the client c00, and what it is told that leaves."""
     federation = plan.federation(NOWHERE)
-    setup, _ = agreement.agreed(settings_of(plan), federation.task, plan_of)
+    setup, _ = agreement.plan_and_agreement(settings_of(plan), federation.task, plan_of)
     assert setup is not None
     client = federation["c00"]
     return setup, client, leaving(setup, client, page=ledger.page("", setup.privacy))
@@ -390,7 +390,7 @@ def test_what_training_costs_is_told_before_anything_leaves() -> None:
 def test_without_the_accountant_a_participant_cannot_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     """The plan is agreed upon before the owner is asked to consent to it."""
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
-    plan, here = agreement.agreed(settings_of(TRAINED), TRAINED.federation(NOWHERE).task, plan_of)
+    plan, here = agreement.plan_and_agreement(settings_of(TRAINED), TRAINED.federation(NOWHERE).task, plan_of)
     assert plan is None
     assert "privacy.sample_epsilon" in here.cannot
     assert "pip install 'fedkin[privacy]'" in here.cannot

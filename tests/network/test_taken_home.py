@@ -13,7 +13,7 @@ import pytest
 
 from cli.invoked import refused, said
 from fedkin.errors import RunError
-from fedkin.network.agreement import agreed
+from fedkin.network.agreement import plan_and_agreement
 from fedkin.network.status import FILE, read_status
 from fedkin.records.models import digest_of
 from fedkin.running.model_loader import load
@@ -65,7 +65,7 @@ def test_a_model_counts_when_it_is_whole(tmp_path: Path, monkeypatch: pytest.Mon
         there.join()
     params = load(home).stored["c00"]
     settings = settings_of(plan)
-    setup, _ = agreed(settings, federation.task, plan_of)
+    setup, _ = plan_and_agreement(settings, federation.task, plan_of)
     assert setup is not None
     given = (home, settings, setup, federation["c00"], None, {name: -tensor for name, tensor in params.items()}, 2)
     with monkeypatch.context() as patch:

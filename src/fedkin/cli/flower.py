@@ -17,7 +17,7 @@ from fedkin.cli.options import ROOT
 from fedkin.cli.output import say, write_run_report
 from fedkin.errors import ConfigError, FedkinError
 from fedkin.running.progress import Progress, StopFlag, make_console
-from fedkin.untrusted import error_text
+from fedkin.untrusted import error_text, plain_word
 
 if TYPE_CHECKING:
     from fedkin.network.flower.server_calls import GridCalls
@@ -73,11 +73,10 @@ def _node(
     """
     from fedkin.folders import locked
     from fedkin.network.client import NetworkClient
-    from fedkin.network.link import is_name
     from fedkin.running import networked
     from fedkin.running.experiment import load
 
-    if not is_name(name) or name == "server":
+    if not plain_word(name) or name == "server":
         raise ConfigError(f"--name {name!r}: not a name that a client can have: 1 to 64 of A-Z a-z 0-9 . _ -")
     plan = load(experiment)
     settings = networked.settings_of(plan)

@@ -377,7 +377,7 @@ def _leave(
     Examples:
     fedkin net leave join.toml --key north.key
     """
-    from fedkin.network.client import LEAVES, Caller
+    from fedkin.network.client import LEAVES, ServerConnection
 
     invited, identity = _invited(invitation, key, certificate)
     if not invited.server:
@@ -390,8 +390,8 @@ def _leave(
         _say(f"fedkin net join of {identity.name} is told: it ends when the server has let it go")
         return
     with locked(folder), leaving(_say) as (_, stop), _link(invited, identity, None, revoked) as link:
-        caller = Caller(link, invited.server, say=_say, stop=stop)
-        caller.await_farewell(caller.say_leaving())
+        connection = ServerConnection(link, invited.server, say=_say, stop=stop)
+        connection.await_farewell(connection.say_leaving())
 
 
 @net.command("router", rich_help_panel=_TAKE_PART)

@@ -33,8 +33,8 @@ class Alone:
 
     def round(self, server: ServerView[Any], sampled: Sequence[str]) -> ServerFlow[None]:
         """Run the round of each sampled client's server; requests of the same phase are sent together."""
-        views = {id: self._own(server, id) for id in sampled}
-        flows = {id: self._whole(view, id) for id, view in views.items()}
+        views = {id: self._server_of(server, id) for id in sampled}
+        flows = {id: self._round_of(view, id) for id, view in views.items()}
         answers: dict[str, Any] = {}
         while flows:
             asks: dict[str, Ask] = {}
@@ -54,28 +54,28 @@ class Alone:
 
     def offer(self, server: ServerView[Any], id: str) -> Message:
         """Return the offer of the client's own server."""
-        return self.method.offer(self._own(server, id), id)
+        return self.method.offer(self._server_of(server, id), id)
 
     def welcome(self, server: ServerView[Any], ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
         """Return, for each client that never took part, the offer of a new server of its own."""
         offers: dict[str, Message] = {}
         for id in ids:
-            offered = yield from self.method.welcome(self._own(server, id), [id])
+            offered = yield from self.method.welcome(self._server_of(server, id), [id])
             offers[id] = offered[id]
         return offers
 
-    def _whole(self, view: ServerView[Any], id: str) -> ServerFlow[None]:
+    def _round_of(self, view: ServerView[Any], id: str) -> ServerFlow[None]:
         yield from self.method.round(view, [id])
 
-    def _own(self, server: ServerView[Any], id: str) -> ServerView[Any]:
+    def _server_of(self, server: ServerView[Any], id: str) -> ServerView[Any]:
         """Return the view of this client's server, with its state."""
         planted = None if server.planted is None or id not in server.planted else {id: server.planted[id]}
         training = server.training.model_copy(update={"clients_per_round": "all"})
-        known = server.state.get(id)
+        state = server.state.get(id)
         view = replace(
-            server, clients=(id,), planted=planted, training=training, state={} if known is None else known, graph=None,
+            server, clients=(id,), planted=planted, training=training, state={} if state is None else state, graph=None,
             info={},
         )  # fmt: skip
-        if known is None:
+        if state is None:
             self.method.start(view)
         return view

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedkin import codec
 from fedkin.engines.results import Outbox
 from fedkin.errors import ConfigError, nearest
 from fedkin.federation import Client, Federation, Samples
@@ -273,15 +274,17 @@ class Forgery:
         for name, value in fields.items():
             if attack.kind == "group-mean":
                 like = [v[name] for v in victims if name in v and _form(v[name]) == _form(value)]
-                fields[name] = _together(like)
+                fields[name] = _mean(like)
             elif attack.kind == "mimic":
                 draw = rng(self.seed, *key, name, "mimic")
 
-                def blurred(leaf: Tensor, draw: Any = draw) -> Tensor:
+                def blurred(leaf: Any, draw: Any = draw) -> Any:
+                    if not isinstance(leaf, Tensor) or not leaf.is_floating_point():
+                        return leaf
                     e = torch.from_numpy(draw.normal(size=tuple(leaf.shape))).to(leaf)
                     return torch.add(leaf, attack.strength * leaf.norm() / e.norm().clamp(min=1e-12) * e)
 
-                fields[name] = _mapped(value, blurred)
+                fields[name] = codec.mapped(value, blurred)
         return Message(**{**own, **fields}) if fields else own
 
     def _colluded(self, attack: Attack, own: Mapping[str, Message], asked: Mapping[str, Message]) -> dict[str, Message]:
@@ -294,7 +297,7 @@ class Forgery:
                     alike.setdefault(_form(message[name]), []).append(id)
             for ids in alike.values():
                 starts = {id: self._start(id, own[id][name], asked.get(id, Message())) for id in ids}
-                for id, params in _agreed(attack, {id: own[id][name] for id in ids}, starts).items():
+                for id, params in _common_update(attack, {id: own[id][name] for id in ids}, starts).items():
                     forged[id] = Message(**{**forged[id], name: params})
         return forged
 
@@ -311,9 +314,9 @@ class Forgery:
         return min(near, key=lambda tree: sum(float((params[n] - tree[n]).double().square().sum()) for n in params))
 
 
-def _agreed(attack: Attack, params: Mapping[str, Params], starts: Mapping[str, Params]) -> dict[str, Params]:
+def _common_update(attack: Attack, params: Mapping[str, Params], starts: Mapping[str, Params]) -> dict[str, Params]:
     """Return start + the agreed update for each colluder; integer buffers stay unchanged."""
-    agreed: dict[str, dict[str, Tensor]] = {id: dict(own) for id, own in params.items()}
+    forged: dict[str, dict[str, Tensor]] = {id: dict(own) for id, own in params.items()}
     for name, first in next(iter(params.values())).items():
         if not first.is_floating_point():
             continue
@@ -323,9 +326,9 @@ def _agreed(attack: Attack, params: Mapping[str, Params], starts: Mapping[str, P
             common = -attack.strength * mean
         else:
             common = mean - attack.strength * updates.std(0, correction=0)
-        for id, own in agreed.items():
+        for id, own in forged.items():
             own[name] = starts[id][name] + common
-    return {**agreed}
+    return {**forged}
 
 
 def _trees(tree: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -353,16 +356,9 @@ def _form(value: Any) -> Any:
     return type(value).__name__
 
 
-def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """Return the value with its tensors of floats changed."""
-    if isinstance(value, Mapping):
-        return {name: _mapped(item, change) for name, item in value.items()}
-    return change(value) if isinstance(value, Tensor) and value.is_floating_point() else value
-
-
-def _together(values: Sequence[Any]) -> Any:
+def _mean(values: Sequence[Any]) -> Any:
     """Return the mean of the float tensors at each place of the trees, and the first of all other values."""
     first = values[0]
     if isinstance(first, Mapping):
-        return {name: _together([value[name] for value in values]) for name in first}
+        return {name: _mean([value[name] for value in values]) for name in first}
     return torch.stack(list(values)).mean(0) if isinstance(first, Tensor) and first.is_floating_point() else first

@@ -43,10 +43,10 @@ class Roster(Mapping[str, Entry]):
 
     def __init__(self, entries: Mapping[str, Entry], task: Task, name: str = "federation") -> None:
         # Most clients of a large federation have equal entries, which share one object.
-        known: dict[Entry, Entry] = {}
-        self._entries = {id: known.setdefault(entry, entry) for id, entry in entries.items()}
+        distinct: dict[Entry, Entry] = {}
+        self._entries = {id: distinct.setdefault(entry, entry) for id, entry in entries.items()}
         self.task, self.name = task, name
-        self._still = all(entry.joins <= 1 and not entry.later and not entry.away for entry in known)
+        self._still = all(entry.joins <= 1 and not entry.later and not entry.away for entry in distinct)
 
     @classmethod
     def of(cls, federation: Federation) -> Roster:
@@ -76,14 +76,14 @@ class Roster(Mapping[str, Entry]):
         """
         if self._still:
             return self
-        here = {
+        present = {
             id: entry.at(round)
             for id, entry in self.items()
             if is_here(entry.joins, entry.away, round) or not entry.seen
         }
-        if not any(entry.seen for entry in here.values()):
+        if not any(entry.seen for entry in present.values()):
             raise DataError(f"round {round}: no client is there: none has joined yet, or all have left")
-        return Roster(here, self.task, self.name)
+        return Roster(present, self.task, self.name)
 
     @cached_property
     def seen(self) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import isgenerator, unwrap
@@ -14,7 +14,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from fedkin.engines.privacy import Spent
-from fedkin.engines.results import Missing
+from fedkin.engines.results import Missing, Undelivered
 from fedkin.errors import FedkinError, GraphError, MethodError, NoField, RunError
 from fedkin.untrusted import error_text
 
@@ -28,21 +28,21 @@ def with_method_location(error: Exception, method: object) -> Exception:
 
     A method of fedkin's own is not blamed: an error there is a fault of fedkin.
     """
-    kept = isinstance(error, FedkinError)
-    if kept and not isinstance(error, (MethodError, GraphError)):
+    explained = isinstance(error, FedkinError)
+    if explained and not isinstance(error, (MethodError, GraphError)):
         return error
     codes = set(_codes(method))
     files, place = {code.co_filename for code in codes}, ""
     # Only frames below a function of the method count, since an observer in the same file may fail too. A loss is not
-    # called by the method; its error is a FedkinError already (`kept`), for which all frames in the file count.
-    inside = kept
-    for frame, line in traceback.walk_tb((error.__cause__ if kept and error.__cause__ else error).__traceback__):
+    # called by the method; its error is a FedkinError already (`explained`), for which all frames in the file count.
+    inside = explained
+    for frame, line in traceback.walk_tb((error.__cause__ if explained and error.__cause__ else error).__traceback__):
         inside = inside or frame.f_code in codes
         if inside and frame.f_code.co_filename in files:
             place = f"{frame.f_code.co_filename}, line {line}: "
     if not place or place.partition(", line")[0] in str(error):
         return error
-    if kept:
+    if explained:
         return type(error)(f"{place}{error}")
     kind = "" if isinstance(error, NoField) else f"{type(error).__name__}: "
     return MethodError(f"{place}{kind}{error_text(error)}")
@@ -97,15 +97,14 @@ def _codes(method: object) -> Iterator[CodeType]:
 class Failure:
     """A client's failure in a phase. injected: whether `[faults]`, `privacy.budget`, or the network caused it.
 
-    kind: its name in the records: FAILED or SPENT; over a network also LATE, GONE, STALE or REFUSED.
+    cause: as it is recorded, FAILED or SPENT; over a network also LATE, GONE, STALE or REFUSED. error: to be raised.
     """
 
     id: str
     phase: str
-    words: str
-    error: Exception | None = None
+    cause: Undelivered
+    error: Exception
     injected: bool = False
-    kind: Missing = Missing.FAILED
 
 
 class Crashed(MethodError):
@@ -116,7 +115,7 @@ class TooFew(RunError):
     """Fewer clients answered than `run.min_replies`, and `run.on_missing` is "stop"."""
 
 
-_MEANT = (Crashed, Spent)  # failures that settings cause
+_EXPECTED = (Crashed, Spent)  # failures that settings cause
 
 
 class Failures:
@@ -143,12 +142,13 @@ class Failures:
         if isinstance(error, (RunError, MemoryError)):
             raise error
         named = self._named(error, id, phase)
-        if self.stop and not isinstance(error, _MEANT):
+        if self.stop and not isinstance(error, _EXPECTED):
             if named is error:
                 raise error
             raise named from error.__cause__
         kind = Missing.SPENT if isinstance(error, Spent) else Missing.FAILED
-        self.list.append(Failure(id, phase, words_of(error), named, isinstance(error, _MEANT), kind))
+        cause = Undelivered(kind, words_of(error))
+        self.list.append(Failure(id, phase, cause, named, isinstance(error, _EXPECTED)))
 
     def _named(self, error: Exception, id: str, phase: str) -> Exception:
         """Return an error that names round, client and phase; errors of a user's own code stay unchanged."""
@@ -164,12 +164,14 @@ class Failures:
         return failures
 
 
-def raise_if_all(asked: int, failures: Iterable[Failure]) -> None:
-    """Raise the first error if all `asked` clients have failed, not counting failures that a setting caused."""
-    own = {failure.id: failure for failure in failures if not failure.injected}
-    if asked and len(own) == asked:
-        first = next(iter(own.values()))
-        raise first.error if first.error is not None else MethodError(first.words)
+def raise_if_all(asked: int, failures: Iterable[Failure], unsent: Mapping[str, Exception] | None = None) -> None:
+    """Raise the first error if all `asked` clients have failed, not counting failures that a setting caused.
+
+    unsent: by client, why its message could not be sent.
+    """
+    errors = {failure.id: failure.error for failure in failures if not failure.injected} | dict(unsent or {})
+    if asked and len(errors) == asked:
+        raise next(iter(errors.values()))
 
 
 def words_of(error: Exception) -> str:

@@ -262,6 +262,6 @@ class Page:
 
 def _write(path: Path, data: bytes) -> None:
     try:
-        write_private(path, lambda file: file.write(data))
+        write_private(path, data)
     except OSError as error:
         raise RunError(f"{path}: cannot be written, so that nothing is sent ({error})") from None

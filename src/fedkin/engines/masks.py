@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from fedkin.errors import MethodError, imported
+from fedkin.errors import MethodError
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -25,11 +25,6 @@ BOUND = 1024.0  # largest absolute value that can be summed
 KEY_BYTES, SHARE_BYTES = 32, 33
 _PRIME = 2**256 + 297  # the smallest prime above all secrets of 32 bytes
 _NONCE = 12
-
-
-def need() -> None:
-    """Raise ConfigError unless `cryptography` is installed."""
-    imported("cryptography", "privacy.secure_sums", "network")
 
 
 class FixedPoint:

@@ -236,30 +236,30 @@ def released(message: Message, parts: Sequence[Part], privacy: Privacy, normal: 
         together = [([part], privacy.clip[part.name]) for part in parts]
     else:
         together = [(list(parts), privacy.clip)]
-    made = dict(message)
+    fields = dict(message)
     for group, bound in together:
-        made |= _protected(group, bound, privacy.noise or 0.0, normal)
-    return Message(**made)
+        fields |= _protected(group, bound, privacy.noise or 0.0, normal)
+    return Message(**fields)
 
 
 def _protected(parts: Sequence[Part], bound: float, noise: float, normal: Normal) -> dict[str, Any]:
     """Return these fields clipped as one vector to this norm, with noise."""
-    moved = [_moved(part) for part in parts]
-    norm = float(np.sqrt(sum(float(np.vdot(values, values)) for leaves in moved for values in leaves)))
+    differences = [_differences(part) for part in parts]
+    norm = float(np.sqrt(sum(float(np.vdot(values, values)) for leaves in differences for values in leaves)))
     if not np.isfinite(norm):
         names = ", ".join(part.name for part in parts)
         raise MethodError(f"{names}: not all numbers are finite, so that they cannot be clipped")
     factor, spread = min(1.0, bound / norm) if norm else 1.0, noise * 2 * bound
     if factor == 1 and not spread:
         return {}
-    made = {}
-    for part, leaves in zip(parts, moved, strict=True):
+    fields = {}
+    for part, leaves in zip(parts, differences, strict=True):
         new = iter([factor * values + (spread * normal(values.size) if spread else 0.0) for values in leaves])
-        made[part.name] = _rebuilt(part.value, part.base or {}, part.form, new)
-    return made
+        fields[part.name] = _rebuilt(part.value, part.base or {}, part.form, new)
+    return fields
 
 
-def _moved(part: Part) -> list[npt.NDArray[np.float64]]:
+def _differences(part: Part) -> list[npt.NDArray[np.float64]]:
     """Return the numbers of a field minus its base, as one vector for each tensor."""
     base = part.base or {}
     return [_numbers(leaf) - (_numbers(base[name]) if name in base else 0.0) for name, leaf in _leaves(part.value)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedkin import codec
 from fedkin.engines.ledger import KEY, Page, one_more
@@ -28,10 +28,26 @@ from fedkin.forms import Weights
 from fedkin.learning.private import Private
 
 
+class Occasion(NamedTuple):
+    """When a client sends or trains something: its request, and the client's release record, which is updated."""
+
+    id: str
+    round: int
+    phase: str
+    request: Message
+    record: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The prefix of the names of replies to this request; it depends on every bit of the request's tensors."""
+        request = blake2b(codec.encode(dict(self.request)), digest_size=16).hexdigest() if self.request else "-"
+        return f"{self.round} {self.phase} {request} "
+
+
 class Releases:
     """Makes private what clients send, and counts the releases. Without `[privacy]` messages pass unchanged.
 
-    The methods update a client's release record, `own`. releases: their number. open: the fields that were sent without
+    A release record holds, if there is any: releases: their number. open: the fields that were sent without
     protection, by phase. known: by field, parameters that everyone knows, from which the next parameters of the field
     are measured: those that the server sent to a phase that does not return them, or those that a peer released last.
     signed: by phase, the released part of the signature, with the request; the same numbers are sent again to the same
@@ -53,14 +69,13 @@ class Releases:
             )
         self.source = no_noise if source is None else source
 
-    def admit(self, id: str, round: int, phase: str, asked: Message, own: Mapping[str, Any]) -> None:
+    def admit(self, occasion: Occasion) -> None:
         """Check before any work: raise RunError if a phase's reply cannot be protected, Spent if it exceeds the budget.
 
         A reply that was released before is sent again, and costs nothing.
         """
-        if not self.privacy.on:
-            return
-        context = self.setup.context(self.setup.net_of(id), asked)
+        phase = occasion.phase
+        context = self.setup.context(self.setup.net_of(occasion.id), occasion.request)
         protected = []
         for fields in self.setup.method.declared(phase) or ():
             sent = {name: form for name, form in fields.items() if form.wanted(context) is not False}
@@ -69,27 +84,25 @@ class Releases:
                 # Fields that may or may not be sent are checked when they are.
                 sure = [name for name, form in sent.items() if form.wanted(context)]
                 check_trained(phase, [fields], sure, context.private_signatures)
-        again = self.store is not None and self.store.known(_name(round, phase, asked))
+        again = self.store is not None and self.store.known(occasion.name)
         if protected and all(protected) and not again:
-            self._within(own, 1)
+            self._within(occasion.record, 1)
 
-    def train(
-        self, id: str, round: int, phase: str, asked: Message, fit: Fit, samples: Samples, own: dict[str, Any]
-    ) -> Private:
+    def train(self, occasion: Occasion, fit: Fit, samples: Samples) -> Private:
         """Return the privacy of a client's fit, and count the fit in the release record.
 
         Raises Spent if the client has made all the fits that `privacy.sample_epsilon` allows, and RunError for a fit
         that does not have the experiment's batches and steps on all samples of the client.
         """
-        setup, n = self.setup, len(samples)
+        setup, n, record = self.setup, len(samples), occasion.record
         training = fit.training or setup.training
         if fit.data is not None or fit.carry or (training.batch_size, training.steps(n)) != (
             setup.training.batch_size, setup.training.steps(n)
         ):  # fmt: skip
             raise RunError(
-                f"phase {phase!r} of method {setup.method.name!r} trains on chosen samples, or keeps some of them, "
-                "or has batches and steps of its own; privacy.sample_epsilon allows the fits of [training] on all "
-                "samples of a client: choose another method"
+                f"phase {occasion.phase!r} of method {setup.method.name!r} trains on chosen samples, or keeps some of "
+                "them, or has batches and steps of its own; privacy.sample_epsilon allows the fits of [training] on "
+                "all samples of a client: choose another method"
             )
         private = self.privacy.training(n, setup.training, setup.method.fits)
         at = ""
@@ -97,59 +110,58 @@ class Releases:
             # Everything on which the result depends: with other requests or samples the draws must differ.
             what = {"params": dict(fit.params), "extras": dict(fit.extras), "more": repr((fit.loss, training))}
             digest = blake2b(codec.encode(what) + hash_of(samples), digest_size=16).hexdigest()
-            at = f"{_name(round, phase, asked)}fit{self.step(id, f'{phase} private')} {digest}"
+            at = f"{occasion.name}fit{self.step(occasion.id, f'{occasion.phase} private')} {digest}"
             private = replace(private, secret=self.store.secret(at))
             if self.store.counts(at):
                 return private
-        before = own.get("trained") if self.store is None else self.store.trained
+        before = record.get("trained") if self.store is None else self.store.trained
         most = max(1, setup.training.rounds * setup.method.fits)
         if before is not None and before["fits"] >= most:
             raise Spent(f"it has trained {before['fits']} times, which is all that privacy.sample_epsilon allows")
         if self.store is None:
-            own["trained"] = one_more(before, private.rate, private.noise, private.steps)
+            record["trained"] = one_more(before, private.rate, private.noise, private.steps)
         else:
             self.store.train(at, private)
         return private
 
-    def reply(self, id: str, round: int, phase: str, asked: Message, reply: Message, own: dict[str, Any]) -> Message:
+    def reply(self, occasion: Occasion, reply: Message) -> Message:
         """Return a client's reply as it leaves the client, and count it in the release record.
 
         Raises Spent if the reply would cost more than the budget allows.
         """
-        sent = self._released(id, round, phase, reply, self._parts(id, phase, reply, asked, own), own, asked)
-        sent = self._signed(id, phase, asked, sent, own)
-        declared = {name for fields in self.setup.method.declared(phase) or () for name in fields}
-        new = {name: value for name, value in asked.items() if name not in declared and self._of_net(id, value)}
-        if new:
-            own["known"] = {**own.get("known", {}), **new}
+        sent = self._signed(occasion, self._released(occasion, reply, self._parts(occasion, reply)))
+        declared = {name for fields in self.setup.method.declared(occasion.phase) or () for name in fields}
+        sent_models = self._models_in(occasion)
+        self._add_known(occasion, {name: params for name, params in sent_models.items() if name not in declared})
         return sent
 
-    def shared(
-        self, id: str, round: int, phase: str, messages: Mapping[str, Message], own: dict[str, Any]
-    ) -> dict[str, Message]:
+    def shared(self, occasion: Occasion, messages: Mapping[str, Message]) -> dict[str, Message]:
         """Return a peer's messages by receiver as they leave the peer, and count them in the release record.
 
         Fields that several messages share are one release, with the same noise.
         """
-        made: dict[tuple[Any, ...], dict[str, Any]] = {}
+        fields: dict[tuple[Any, ...], dict[str, Any]] = {}
         sent: dict[str, Message] = {}
         known: dict[str, Any] = {}
         for receiver, message in messages.items():
-            parts = self._parts(id, phase, message, Message(), own)
+            parts = self._parts(occasion, message)
             at = tuple((part.name, _identity(part.value)) for part in parts)
-            if at not in made:
-                new = self._released(id, round, phase, message, parts, own, Message())
-                made[at] = {part.name: new[part.name] for part in parts}
+            if at not in fields:
+                new = self._released(occasion, message, parts)
+                fields[at] = {part.name: new[part.name] for part in parts}
                 known |= {part.name: new[part.name] for part in parts if isinstance(part.form, Weights)}
-            sent[receiver] = Message(**{**message, **made[at]})
-        if known:
-            own["known"] = {**own.get("known", {}), **known}
+            sent[receiver] = Message(**{**message, **fields[at]})
+        self._add_known(occasion, known)
         return sent
 
-    def _parts(self, id: str, phase: str, message: Message, asked: Message, own: Mapping[str, Any]) -> list[Part]:
+    def _add_known(self, occasion: Occasion, known: Mapping[str, Any]) -> None:
+        if known:
+            occasion.record["known"] = {**occasion.record.get("known", {}), **known}
+
+    def _parts(self, occasion: Occasion, message: Message) -> list[Part]:
         """Return the protected parts of a message; parameters have the base from which they are measured."""
-        initial, known = self.setup.net_of(id).initial, own.get("known", {})
-        parts = []
+        phase, known = occasion.phase, occasion.record.get("known", {})
+        parts, received = [], self._models_in(occasion)
         declared = self.setup.method.declared(phase)
         if self.privacy.sample_epsilon is not None:
             check_trained(phase, declared, list(message), self.privacy.signature_epsilon is not None)
@@ -157,47 +169,48 @@ class Releases:
         for name, form in clipped.items():
             base: Params | None = None
             if isinstance(form, Weights):
-                told = {field: value for field, value in asked.items() if self._of_net(id, value)}
-                if name not in told and len(told) > 1:
+                if name not in received and len(received) > 1:
                     raise RunError(
                         f"phase {phase!r}: a client was sent several models and chose one by its samples; [privacy] "
                         f"cannot protect a choice, and {name!r} can be compared with none: choose another method"
                     )
-                from_server = told.get(name, next(iter(told.values()), {}))
-                base = {**initial, **known.get(name, {}), **from_server}
+                from_server = received.get(name, next(iter(received.values()), {}))
+                base = {**self.setup.net_of(occasion.id).initial, **known.get(name, {}), **from_server}
             parts.append(Part(name, form, message[name], base))
         return parts
 
-    def _of_net(self, id: str, value: Any) -> bool:
-        """Whether this is a set of parameters of the client's net, or of a part of it."""
-        initial = self.setup.net_of(id).initial
-        return isinstance(value, Mapping) and bool(value) and all(
-            name in initial and getattr(tensor, "shape", None) == initial[name].shape for name, tensor in value.items()
-        )  # fmt: skip
+    def _models_in(self, occasion: Occasion) -> dict[str, Params]:
+        """Return the fields of the request that are parameters of the client's net, or of a part of it."""
+        initial = self.setup.net_of(occasion.id).initial
+        return {
+            field: value for field, value in occasion.request.items()
+            if isinstance(value, Mapping) and value and all(
+                name in initial and getattr(item, "shape", None) == initial[name].shape for name, item in value.items()
+            )
+        }  # fmt: skip
 
-    def _released(
-        self, id: str, round: int, phase: str, message: Message, parts: list[Part], own: dict[str, Any], asked: Message
-    ) -> Message:
+    def _released(self, occasion: Occasion, message: Message, parts: list[Part]) -> Message:
+        id, round, phase, _, record = occasion
         count = len(parts) if isinstance(self.privacy.clip, Mapping) else min(1, len(parts))
         step = self.step(id, f"{phase} release")
-        at = f"{_name(round, phase, asked)}{step}"
+        at = f"{occasion.name}{step}"
         again = None if self.store is None or not count else self.store.find(at)
         if again is not None and set(again) == {part.name for part in parts}:
             sent, count = Message(**{**message, **again}), 0
         else:
-            self._within(own, count)
+            self._within(record, count)
             sent = released(message, parts, self.privacy, self.source(id, round, f"{phase} {step}"))
             if self.store is not None and count:
                 self.store.keep(at, round, count, {part.name: sent[part.name] for part in parts})
-        seen = own.get("open", {}).get(phase, [])
+        seen = record.get("open", {}).get(phase, [])
         # Privately trained parameters have their noise already.
         learned = self.privacy.sample_epsilon is not None
         forms = [item for fields in self.setup.method.declared(phase) or () for item in fields.items()]
         kept = {name for name, form in forms if learned and form.is_parameters}
         kept |= {part.name for part in parts} | self._noised(phase).keys()
         open = sorted({*seen, *message} - kept)
-        own["releases"] = self._before(own)[0] + (count if self.store is None else 0)
-        own["open"] = {**own.get("open", {}), **({phase: open} if open else {})}
+        record["releases"] = self._before(record)[0] + (count if self.store is None else 0)
+        record["open"] = {**record.get("open", {}), **({phase: open} if open else {})}
         return sent
 
     def _noised(self, phase: str) -> dict[str, float]:
@@ -205,13 +218,14 @@ class Releases:
         sets = self.setup.method.declared(phase) or ()
         return {name: share for fields in sets for name, share in noised_in(fields).items()}
 
-    def _signed(self, id: str, phase: str, asked: Message, message: Message, own: dict[str, Any]) -> Message:
+    def _signed(self, occasion: Occasion, message: Message) -> Message:
         """Return the message with noise on its part of a signature: once in a run, then the same numbers again."""
+        id, _, phase, _, record = occasion
         noised = {name: share for name, share in self._noised(phase).items() if name in message}
         if not noised:
             return message
-        at, share = _name(0, phase, asked), sum(noised.values())
-        kept = own.get("signed", {}).get(phase)
+        at, share = occasion._replace(round=0).name, sum(noised.values())
+        kept = record.get("signed", {}).get(phase)
         if self.store is not None:
             again, before = self.store.find(at), self.store.counts(f"0 {phase} ")
         else:
@@ -219,25 +233,25 @@ class Releases:
         if again is None and before:
             raise Spent("it has signed in this run, and answers no other request for a signature")
         if again is None:
-            self._within(own, 0, share)
+            self._within(record, 0, share)
             normal = self.source(id, 0, f"{phase} signature")
             again = dict(message)
             for name, part in noised.items():
                 again[name] = signature(message[name], part, self.privacy, normal)
             if self.store is None:
-                own["signed"] = {**own.get("signed", {}), phase: {"at": at, "share": share, "fields": again}}
+                record["signed"] = {**record.get("signed", {}), phase: {"at": at, "share": share, "fields": again}}
             else:
                 self.store.keep(at, 0, 1, again, share)
         return Message(**again)
 
-    def _before(self, own: Mapping[str, Any]) -> tuple[int, float]:
+    def _before(self, record: Mapping[str, Any]) -> tuple[int, float]:
         """Return a client's number of releases so far, and the released share of its signature."""
         if self.store is None:
-            return own.get("releases", 0), signed_share(own)
+            return record.get("releases", 0), signed_share(record)
         return self.store.count, self.store.signed
 
-    def _within(self, own: Mapping[str, Any], count: int, share: float = 0.0) -> None:
-        budget, (before, signed) = self.privacy.budget, self._before(own)
+    def _within(self, record: Mapping[str, Any], count: int, share: float = 0.0) -> None:
+        budget, (before, signed) = self.privacy.budget, self._before(record)
         if budget is not None and (count or share) and self.privacy.epsilon(before + count, signed + share) > budget:
             raise Spent(
                 f"epsilon after {before} releases is {self.privacy.epsilon(before, signed):.3g}, and one more would "
@@ -247,12 +261,6 @@ class Releases:
             self.store.check(count, share)
 
 
-def _name(round: int, phase: str, asked: Message) -> str:
-    """Return the prefix of the names of replies to this request; it depends on every bit of the request's tensors."""
-    request = blake2b(codec.encode(dict(asked)), digest_size=16).hexdigest() if asked else "-"
-    return f"{round} {phase} {request} "
-
-
 def _identity(value: Any) -> Any:
     """Return a key that is equal only for the same tensors."""
     if isinstance(value, Mapping):
@@ -260,9 +268,9 @@ def _identity(value: Any) -> Any:
     return id(value)
 
 
-def signed_share(own: Mapping[str, Any]) -> float:
+def signed_share(record: Mapping[str, Any]) -> float:
     """Return the released share of a signature in a simulated client's release record."""
-    return float(sum(part["share"] for part in own.get("signed", {}).values()))
+    return float(sum(part["share"] for part in record.get("signed", {}).values()))
 
 
 def counted(states: Mapping[str, Mapping[str, Any]], ids: Iterable[str]) -> dict[str, dict[str, Any]]:

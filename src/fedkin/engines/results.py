@@ -36,19 +36,26 @@ class Missing(StrEnum):
         return member
 
 
+class Undelivered(NamedTuple):
+    """Why a message does not count: the kind of failure, and what exactly was wrong."""
+
+    missing: Missing
+    reason: str = ""
+
+
 class Traffic(NamedTuple):
     """A message that was sent: sender, receiver, phase, bytes and floats.
 
-    missing: why the message does not count; None if it counts. reason: what exactly was wrong. A message that could not
-    be sent at all has 0 bytes.
+    missing, reason: as in `Undelivered`; None and empty if the message counts. A message that could not be sent at all
+    has 0 bytes.
     """
 
     round: int
     sender: str
     receiver: str
     phase: str
-    bytes: int
-    floats: int
+    bytes: int = 0
+    floats: int = 0
     missing: Missing | None = None
     reason: str = ""
 

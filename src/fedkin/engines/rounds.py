@@ -17,7 +17,7 @@ from fedkin.engines.attacks import Forgery
 from fedkin.engines.client_list import Roster
 from fedkin.engines.failures import Failure, TooFew, check_yields, place_in, place_of, raise_if_all
 from fedkin.engines.releases import counted
-from fedkin.engines.results import SERVER, Missing, Outcome, Score, Traffic
+from fedkin.engines.results import SERVER, Missing, Outcome, Score, Traffic, Undelivered
 from fedkin.engines.secure_sums import STEPS, GroupSum, check_phase, summed_names
 from fedkin.engines.setup import Setup
 from fedkin.engines.site import Site
@@ -72,15 +72,15 @@ class Exchange:
         envelopes = [Envelope(round, ask.phase, turn, SERVER, id, ask.messages[id]) for id in order]
         requests = {envelope.receiver: envelope.message for envelope in self.log.send(envelopes)}
         inbox = Inbox(self.validator, round, turn, ask.messages, {SERVER: ask.phase})
-        made: Iterable[tuple[str, Message]] = self.site.replies(ask.phase, requests)
+        sent: Iterable[tuple[str, Message]] = self.site.replies(ask.phase, requests)
         if self.forgery:
-            made = self.forgery.replies(ask.phase, requests, dict(made), round).items()
+            sent = self.forgery.replies(ask.phase, requests, dict(sent), round).items()
         # Replies in the order of the ids are averaged as they arrive, and not kept.
-        whole = self.log.observers or self.forgery or self.setup.engine.min_replies or order != sorted(order)
-        averaged = None if ask.mean is None or whole else AveragedReplies(ask.mean)
+        needs_all = self.log.observers or self.forgery or self.setup.engine.min_replies or order != sorted(order)
+        averaged = None if ask.mean is None or needs_all else AveragedReplies(ask.mean)
         replies: dict[str, Message] = {}
         add = replies.__setitem__ if averaged is None else averaged.add
-        for id, reply in made:
+        for id, reply in sent:
             for envelope in self.log.send([Envelope(round, ask.phase, turn, id, SERVER, reply)], inbox):
                 add(id, envelope.message)
         self._stop_if_all(len(requests), self.failed(round), inbox)
@@ -96,28 +96,29 @@ class Exchange:
         least = self.setup.privacy.min_members
         sums = {group: GroupSum(mean, ask.phase, asked, least) for group, asked in sorted(groups.items())}
         for step in STEPS:
-            messages = {id: message for one in sums.values() for id, message in one.messages(step).items()}
+            messages = {id: message for group_sum in sums.values() for id, message in group_sum.messages(step).items()}
             answers = self._asked(Ask(step, messages), round, turn) if messages else {}
-            for one in sums.values():
-                if not one.failed:
-                    one.take(step, {id: answers[id] for id in one.asked if id in answers})
+            for group_sum in sums.values():
+                if not group_sum.failed:
+                    group_sum.take(step, {id: answers[id] for id in group_sum.asked if id in answers})
         averaged = AveragedReplies(mean)
         for id, reply in self._asked(Ask(ask.phase, alone), round, turn).items() if alone else ():
             averaged.add(id, reply)
-        for group, one in sums.items():
-            self._add_sum(averaged, group, one, round, turn)
+        for group, group_sum in sums.items():
+            self._add_sum(averaged, group, group_sum, round)
         return averaged
 
-    def _add_sum(self, averaged: AveragedReplies, group: str, one: GroupSum, round: int, turn: int) -> None:
+    def _add_sum(self, averaged: AveragedReplies, group: str, group_sum: GroupSum, round: int) -> None:
         """Add the mean of a group, or note that its members are missing."""
-        if one.failed:
-            for id, message in one.asked.items():
-                envelope = Envelope(round, one.phase, turn, id, SERVER, message)
-                self.log.miss(envelope, Missing.REFUSED, f"no secure sum: {one.failed}")
+        if group_sum.failed:
+            why = Undelivered(Missing.REFUSED, f"no secure sum: {group_sum.failed}")
+            self.log.traffic += [Traffic(round, id, SERVER, group_sum.phase, 0, 0, *why) for id in group_sum.asked]
             return
-        net = self.setup.net_of(next(iter(one.replies)))
-        names = summed_names(self.setup.method, one.phase, one.mean.field, net)
-        averaged.add_term(group, one.params({name: net.initial[name] for name in names}), one.weight, one.replies)
+        net = self.setup.net_of(next(iter(group_sum.replies)))
+        names = summed_names(self.setup.method, group_sum.phase, group_sum.mean.field, net)
+        averaged.add_term(
+            group, group_sum.params({name: net.initial[name] for name in names}), group_sum.weight, group_sum.replies
+        )
 
     def step(
         self, inboxes: Mapping[str, dict[str, Message] | None], round: int, turn: int
@@ -148,23 +149,22 @@ class Exchange:
             if problem is None:
                 reports[id] = message
             else:
-                self.log.miss(Envelope(round, "report", 0, id, SERVER, message), Missing.REFUSED, problem.words)
+                self.log.traffic.append(Traffic(round, id, SERVER, "report", 0, 0, Missing.REFUSED, problem.words))
         return reports
 
     def failed(self, round: int, log: MessageLog | None = None) -> list[Failure]:
         """Return the failures at the site, and record them in `log` (None: the log of this exchange)."""
         failures = self.site.failed()
-        for failure in failures:
-            envelope = Envelope(round, failure.phase, 0, failure.id, SERVER, Message())
-            (log or self.log).miss(envelope, failure.kind, failure.words)
+        (log or self.log).traffic += [
+            Traffic(round, each.id, SERVER, each.phase, 0, 0, *each.cause) for each in failures
+        ]
         return failures
 
     def _stop_if_all(self, count: int, failures: Sequence[Failure], inbox: Inbox) -> None:
         """Raise the first error if all clients have failed, or if the form of every message was refused."""
-        unsent = [Failure(id, "", str(error), error) for id, error in inbox.unsent.items()]
-        if unsent and self.setup.engine.errors == "stop":
-            raise inbox.unsent[unsent[0].id]
-        raise_if_all(count, [*failures, *unsent])
+        if inbox.unsent and self.setup.engine.errors == "stop":
+            raise next(iter(inbox.unsent.values()))
+        raise_if_all(count, failures, inbox.unsent)
         if 1 < inbox.sent == len(inbox.refused) and not self.setup.faults.garbage:
             sender, phase, reason = inbox.refused[0]
             raise MethodError(
@@ -316,9 +316,9 @@ class Engine:
         """Run all peers in step: each exchange waits for the messages of all, then all inboxes are delivered."""
         method, server = cast(PeerMethod, self.setup.method), self.server
         active = method.sample(server)
-        near = network(self.setup.engine.reach, server.clients, self.setup.seed, server.round, server.planted)
+        neighbours = network(self.setup.engine.reach, server.clients, self.setup.seed, server.round, server.planted)
         order = self.log.transport.order(active, server.round)
-        self.site.begin({id: frozenset(active).intersection(near[id]) for id in order})
+        self.site.begin({id: frozenset(active).intersection(neighbours[id]) for id in order})
         inboxes: Mapping[str, dict[str, Message] | None] = dict.fromkeys(order)
         for turn in itertools.count():
             if not inboxes:
@@ -330,38 +330,38 @@ class Engine:
     def evaluate(self) -> dict[str, Score]:
         """Return the score of every evaluated client, for the model that it would use now."""
         with self.clock.of("evaluate"):
-            return self._looked(self.site.scores)
+            return self._from_offers(self.site.scores)
 
     def models(self) -> dict[str, Params]:
         """Return the parameters that every evaluated client would use now."""
-        return self._looked(self.site.models)
+        return self._from_offers(self.site.models)
 
     def model(self, id: str) -> Params:
         """Return the parameters that this client would use now."""
-        return self._looked(self.site.models, [id])[id]
+        return self._from_offers(self.site.models, [id])[id]
 
     def features(self, id: str) -> Message:
         """Return the class features of a client's model (see `Site.features`); empty if there are none."""
-        with self._looking():
+        with self._reading_models():
             return self.site.features(id, self._offers([id])[id])
 
-    def _looked(
-        self, look: Callable[[Mapping[str, Message]], dict[str, T]], ids: Iterable[str] | None = None
+    def _from_offers(
+        self, read: Callable[[Mapping[str, Message]], dict[str, T]], ids: Iterable[str] | None = None
     ) -> dict[str, T]:
-        """Return the result of `look` for these clients (None: all evaluated clients), given the server's offers.
+        """Return the result of `read` for these clients (None: all evaluated clients), given the server's offers.
 
         Notes the clients that failed in `missed`; raises the first error if all failed.
         """
-        with self._looking():
+        with self._reading_models():
             offers = self._offers(ids)
-            told = look(offers)
+            results = read(offers)
             failures = self.exchange.failed(self.server.round, self.unlost.log)
             self.missed = tuple(row for row in self.unlost.log.traffic if row.missing)
             raise_if_all(len(offers), failures)
-            return told
+            return results
 
     @contextmanager
-    def _looking(self) -> Iterator[None]:
+    def _reading_models(self) -> Iterator[None]:
         """Return a context for reading models, which leaves no state at clients that never took part."""
         try:
             with self.site.exact():
@@ -372,7 +372,7 @@ class Engine:
     def _offers(self, ids: Iterable[str] | None = None) -> dict[str, Message]:
         """Return the offers to these clients (None: to all evaluated clients: the honest and the unseen ones)."""
         ids = [id for id in self.roster if id not in self.adversaries] if ids is None else ids
-        unseen = self._welcomed(sorted(id for id in ids if not self.roster[id].seen))
+        unseen = self._offers_to_unseen(sorted(id for id in ids if not self.roster[id].seen))
         return {
             id: unseen[id] if id in unseen else self.offer(id) for id in ids if id in unseen or self.roster[id].seen
         }
@@ -381,7 +381,7 @@ class Engine:
         """Return the message that this client needs for its current model; it is empty between peers."""
         return Message() if self.serving is None else self.serving.offer(self.server, id)
 
-    def _welcomed(self, ids: Sequence[str]) -> dict[str, Message]:
+    def _offers_to_unseen(self, ids: Sequence[str]) -> dict[str, Message]:
         """Return the offers to clients that never took part; here no message is lost, and nothing is recorded."""
         if not ids:
             return {}

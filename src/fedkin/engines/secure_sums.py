@@ -217,6 +217,8 @@ class Member:
     def answer(self, step: str, message: Message, reply: Message | None = None) -> Message:
         """Return the answer to a step's request. reply: the phase's reply, for the step with masked numbers."""
         try:
+            if step != KEYS:
+                self._begin_step(step, message)
             if step == MASKED:
                 assert reply is not None
                 return self.masked(message, reply)
@@ -238,7 +240,6 @@ class Member:
 
     def shares(self, message: Message) -> Message:
         """Return shares of the seed and of the private key for each neighbour, encrypted to it."""
-        self._turn(SHARES, message)
         names, signatures = list(map(str, message["names"])), message["signatures"]
         self.list = _KeyList(
             self.session, names, bytes_of(message["cipher"]), bytes_of(message["mask"]), message["sizes"]
@@ -276,7 +277,6 @@ class Member:
 
     def masked(self, message: Message, reply: Message) -> Message:
         """Return a reply with its summed field masked."""
-        self._turn(MASKED, message)
         for text, data in message["shares"].items():
             sender = int(text)
             if sender not in self.near:
@@ -305,7 +305,6 @@ class Member:
 
     def survivors(self, message: Message) -> Message:
         """Return a signature of the list of the members whose masked numbers arrived."""
-        self._turn(SURVIVORS, message)
         self.there = [int(place) for place in message["survivors"]]
         known = set(self.held) | (set(range(len(self.list.names))) - set(self.near))
         near = sum(place in self.held for place in self.there)
@@ -319,7 +318,6 @@ class Member:
 
     def unmask(self, message: Message) -> Message:
         """Return shares of the survivors' seeds and the other neighbours' keys, if enough members signed one list."""
-        self._turn(UNMASK, message)
         statement, signed = self.list.survivors_statement(self.there), message["signatures"]
         count = 1 + sum(
             self.signatures.holds(self.list.names[place], statement, bytes_of(signed[str(place)]))
@@ -328,12 +326,11 @@ class Member:
         )
         if count < threshold(len(self.near)):
             raise MethodError(f"{count} members signed this list of survivors; {threshold(len(self.near))} are needed")
-        self.next = ""
         seeds = {str(at): tensor_of(seed) for at, (seed, _) in self.held.items() if at in self.there}
         keys = {str(at): tensor_of(key) for at, (_, key) in self.held.items() if at not in self.there}
         return Message(seeds=seeds, keys=keys)
 
-    def _turn(self, step: str, message: Mapping[str, Any]) -> None:
+    def _begin_step(self, step: str, message: Mapping[str, Any]) -> None:
         """Raise MethodError unless this is the next step of the current sum; each step is answered once."""
         if message["session"] != self.session or step != self.next:
             raise MethodError(f"{step} is not the next step of this member's sum")
@@ -369,7 +366,7 @@ class GroupSum:
             return dict.fromkeys(self.asked, Message(session=self.session, members=sorted(self.asked)))
         names = self.list.names
         if step == SHARES:
-            return {names[place]: self._keys_for(place) for place in range(len(names))}
+            return {name: self._keys_for(place) for place, name in enumerate(names)}
         if step == MASKED:
             return {names[place]: self._masked_for(place) for place in self.shares}
         if step == SURVIVORS:

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
-from fedkin.engines import masks
 from fedkin.engines.attacks import Attacks
 from fedkin.engines.epsilon import need_accountant
 from fedkin.engines.failures import place_in
 from fedkin.engines.privacy import Privacy, noised_in
-from fedkin.errors import ConfigError, MethodError
+from fedkin.errors import ConfigError, MethodError, imported
 from fedkin.federation import Federation, Task
 from fedkin.flow import Method, PeerMethod, ServerMethod
 from fedkin.forms import Context
@@ -29,7 +28,7 @@ from fedkin.learning.models.custom import sample_inputs
 from fedkin.learning.net import Net
 from fedkin.learning.sgd import decide
 from fedkin.learning.training import Training
-from fedkin.settings import Settings, parse
+from fedkin.settings import Settings
 from fedkin.views import no_public_data
 
 if TYPE_CHECKING:
@@ -121,22 +120,22 @@ def check_calls(kind: type[Method]) -> None:
         calls |= dict.fromkeys(kind.phases(), _PHASE)
     for name, expected in calls.items():
         bound = isinstance(getattr_static(kind, name), (classmethod, staticmethod))
-        if (taken := _taken(getattr(kind, name), len(expected) - bound)) is not None:
+        if (got := _unlike_signature(getattr(kind, name), len(expected) - bound)) is not None:
             raise MethodError(
-                f"{place_in(kind, name)}{name!r} takes {taken}; expected {name}({', '.join(expected)}), as it is called"
+                f"{place_in(kind, name)}{name!r} takes {got}; expected {name}({', '.join(expected)}), as it is called"
             )
 
 
-def _taken(function: object, count: int) -> str | None:
+def _unlike_signature(function: object, count: int) -> str | None:
     """Return the signature of a function that does not accept `count` positional arguments; None if it does."""
     try:
-        taken = signature(function)  # type: ignore[arg-type]
+        actual = signature(function)  # type: ignore[arg-type]
     except (TypeError, ValueError):  # a callable that is no Python function may have no signature
         return None
     try:
-        taken.bind(*range(count))
+        actual.bind(*range(count))
     except TypeError:
-        plain = [each.replace(annotation=Parameter.empty) for each in taken.parameters.values()]
+        plain = [each.replace(annotation=Parameter.empty) for each in actual.parameters.values()]
         return str(Signature(plain))
     return None
 
@@ -175,7 +174,7 @@ class Faults(Settings):
 
     def crashes(self, seed: int, id: str, round: int, phase: str) -> bool:
         """Whether this client fails in this phase."""
-        return self.crash > 0 and float(rng(seed, id, round, phase, "crash").random()) < self.crash
+        return self.crash > 0 and rng(seed, id, round, phase, "crash").random() < self.crash
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,7 +247,7 @@ class Setup:
 
     def _check_sums(self) -> None:
         """Raise ConfigError if there is no server, nothing that can be summed, or an attack, which sums would hide."""
-        masks.need()
+        imported("cryptography", "privacy.secure_sums", "network")
         if isinstance(self.method, PeerMethod):
             raise ConfigError(
                 f"privacy.secure_sums: method {self.method.name!r} has no server that could sum; leave it out"
@@ -311,12 +310,6 @@ class Setup:
     def net_of(self, id: str) -> Net:
         """Return the net of this client."""
         return self.net if self.nets is None else self.nets[id]
-
-    def having(self, faults: Mapping[str, Any] | None = None, **settings: Any) -> Setup:
-        """Return the setup with other engine settings and faults; raises ConfigError for an invalid setting."""
-        engine = {**self.engine.model_dump(exclude_unset=True), **settings}
-        new_faults = self.faults if faults is None else parse(Faults, faults, "faults")
-        return replace(self, engine=parse(type(self.engine), engine, "run"), faults=new_faults)
 
     def equipped(self) -> Setup:
         """Return the setup with the nets that the method trains; raises ConfigError if they do not fit the method."""

@@ -14,18 +14,18 @@ import torch
 
 from fedkin.engines.accounting import Clock, Operations, Work, model_names
 from fedkin.engines.attacks import Attacks
-from fedkin.engines.executors.jobs import Executor, FitJob, Modules, ScoreJob, TrainingPath, job_of
+from fedkin.engines.executors.jobs import Executor, FitJob, InferJob, Modules, ScoreJob, TrainingPath, job_of
 from fedkin.engines.failures import Crashed, Failure, Failures, check_yields, place_in, place_of
 from fedkin.engines.ledger import KEY, Page
 from fedkin.engines.privacy import Source, Spent, noised_in
-from fedkin.engines.releases import Releases
+from fedkin.engines.releases import Occasion, Releases
 from fedkin.engines.results import Outbox, Score
 from fedkin.engines.secure_sums import MASKED, STEPS, Member, MemoryKeys, Signatures, check_plain, inner
 from fedkin.engines.setup import Setup
 from fedkin.engines.states import copy_for_flow
 from fedkin.errors import ConfigError, FedkinError, MethodError, RunError
 from fedkin.federation import Client, Samples
-from fedkin.flow import Fit, Fitted, Message, Params, PeerMethod, Share
+from fedkin.flow import Fit, Message, Params, PeerMethod, Share
 from fedkin.keys import key, rng
 from fedkin.learning.devices import exact, one_thread, opened
 from fedkin.learning.losses import class_means
@@ -51,11 +51,12 @@ class Site:
 
     def __init__(self) -> None:
         self.clock, self.work = Clock("local", "graph", "evaluate", "messages"), Work()
+        self.failures = Failures()
         self.states: MutableMapping[str, dict[str, Any]] = {}  # by client id; a client has none before its first view
 
     def failed(self) -> list[Failure]:
         """Return the failures of clients since the last call."""
-        raise NotImplementedError
+        return self.failures.take()
 
     def undo(self) -> None:
         """Restore the clients' states from before this round."""
@@ -109,11 +110,11 @@ class Site:
     @contextmanager
     def uncounted(self) -> Iterator[None]:
         """Return a context in which work is not counted."""
-        held, self.work = self.work, Work()
+        counted, self.work = self.work, Work()
         try:
             yield
         finally:
-            self.work = held
+            self.work = counted
 
     @contextmanager
     def exact(self) -> Iterator[None]:
@@ -132,13 +133,18 @@ class Site:
 
 @dataclass(eq=False)
 class Running:
-    """A running flow of a client or a peer. asked: its request. result: its return value once it has ended."""
+    """A running flow of a client or a peer.
+
+    request: what the server asks. share: what the flow waits to share, if anything. result: its return value once it
+    has ended.
+    """
 
     id: str
     phase: str
     view: ClientView
     flow: Any
-    asked: Message = field(default_factory=Message)
+    request: Message = field(default_factory=Message)
+    share: Share | None = None
     result: Any = None
     ended: bool = False
 
@@ -182,7 +188,7 @@ class LocalSite(Site):
         # Scores by the ids of model and test samples; both are stored, so that no other objects get these ids.
         self.scored: dict[Hashable, tuple[Params, Samples, Score]] = {}
         self.places: dict[str, Hashable] = {}  # each client's key in `scored`
-        self.near: Mapping[str, frozenset[str]] = {}
+        self.neighbours: Mapping[str, frozenset[str]] = {}
         self.rounds: dict[str, Running] = {}
         self.drifting = any(client.changes for client in clients.values())
         for name in ("signature_epsilon", "sample_epsilon"):
@@ -202,11 +208,11 @@ class LocalSite(Site):
         # Number of requests by (client, phase) in this round; it keys the randomness of the next request.
         self.steps: dict[tuple[str, str], int] = {}
         # States from before this round, of clients whose state has changed; None: the client had none.
-        self.before: dict[str, dict[str, Any] | None] = {}
+        self.undo_states: dict[str, dict[str, Any] | None] = {}
 
     # -- views and states of clients ------------------------------------------------------------------------------
 
-    def view(self, id: str, near: Iterable[str] = ()) -> Any:
+    def view(self, id: str, neighbours: Iterable[str] = ()) -> Any:
         """Return the current view of a client, or of a peer with these neighbours; the first call makes its state."""
         setup = self.setup
         facts: dict[str, Any] = {
@@ -226,7 +232,7 @@ class LocalSite(Site):
             setup.method.join(view)  # type: ignore[arg-type]
             view.round, view.train = self.number, self.now[id].train
         if isinstance(view, PeerView):
-            view.neighbours = tuple(sorted(set(near) - {id}))
+            view.neighbours = tuple(sorted(set(neighbours) - {id}))
         return view
 
     def _seal(self, view: ClientView) -> None:
@@ -234,37 +240,41 @@ class LocalSite(Site):
         if self.setup.privacy.sample_epsilon is not None:
             view.train = cast(Samples, Sealed(len(view.train), self.setup.method.name))
 
-    def _told(self, id: str) -> dict[str, Any]:
+    def _release_record(self, id: str) -> dict[str, Any]:
         """Return a copy of the release record in a client's state."""
         return dict(self.states[id].get(KEY, {})) if self.setup.privacy.on and id in self.states else {}
 
-    def _tell(self, id: str, told: Mapping[str, Any], state: dict[str, Any] | None = None) -> None:
-        """Store a client's release record `told` with its state (None: the current state)."""
-        state = self.view(id).state if state is None else state
-        self.states[id] = {**state, KEY: told} if told else state
+    def _occasion(self, id: str, phase: str, request: Message | None = None) -> Occasion:
+        return Occasion(id, self.number, phase, request or Message(), self._release_record(id))
 
-    def keep(self, running: Running, told: Mapping[str, Any] | None = None) -> None:
-        """Store the state at the end of a flow. told: the client's release record (None: unchanged)."""
-        if self.setup.engine.min_replies and running.id not in self.before:
-            self.before[running.id] = self.states.get(running.id)
-        self._tell(running.id, self._told(running.id) if told is None else told, running.view.state)
+    def _store(self, id: str, record: Mapping[str, Any], state: dict[str, Any] | None = None) -> None:
+        """Store a client's release record with its state (None: the current state)."""
+        state = self.view(id).state if state is None else state
+        self.states[id] = {**state, KEY: record} if record else state
+
+    def keep(self, running: Running, record: Mapping[str, Any] | None = None) -> None:
+        """Store the state at the end of a flow. record: the client's release record (None: unchanged)."""
+        if self.setup.engine.min_replies and running.id not in self.undo_states:
+            self.undo_states[running.id] = self.states.get(running.id)
+        self._store(running.id, self._release_record(running.id) if record is None else record, running.view.state)
 
     def undo(self) -> None:
         """Restore the states from before this round; releases stay counted."""
-        for id, state in self.before.items():
-            self._back_to(id, state)
-        self.before = {}
+        for id, state in self.undo_states.items():
+            self._reset(id, state)
+        self.undo_states = {}
 
     def leave(self, ids: Iterable[str]) -> None:
         """Forget clients that have left, so that they come back as newcomers; their releases stay counted."""
         for id in ids:
-            self._back_to(id, None)
+            self._reset(id, None)
 
-    def _back_to(self, id: str, state: dict[str, Any] | None) -> None:
-        told = self._told(id)
+    def _reset(self, id: str, state: dict[str, Any] | None) -> None:
+        """Restore an earlier state (None: no state), without the release record of that time."""
+        record = self._release_record(id)
         self.states.pop(id, None)
-        if state is not None or told:
-            self._tell(id, told, state)
+        if state is not None or record:
+            self._store(id, record, state)
 
     def count(self, id: str, phase: str) -> int:
         """Return the number, from 0, of this client's next request in this phase of this round."""
@@ -313,8 +323,8 @@ class LocalSite(Site):
         if phase and name not in method.phases():
             raise MethodError(f"method {method.name!r} declares no phase {name!r}")
         if phase and self.setup.privacy.on:
-            self.releases.admit(id, self.number, name, message or Message(), self._told(id))
-        view = self.view(id, self.near.get(id, ()) if name == "round" else ())
+            self.releases.admit(self._occasion(id, name, message))
+        view = self.view(id, self.neighbours.get(id, ()) if name == "round" else ())
         view.state = copy_for_flow(view.state)
         if name == "round" or (phase and not any(map(noised_in, method.declared(name) or ()))):
             self._seal(view)
@@ -325,66 +335,64 @@ class LocalSite(Site):
 
     def drive(
         self, ids: Sequence[str], start: Callable[[str], Running], phase: str, answers: Mapping[str, Any] | None = None
-    ) -> Iterator[tuple[Running, Share | None]]:
-        """Yield each flow with its Share, or None if it has ended, in the order in which flows reach that point.
+    ) -> Iterator[Running]:
+        """Yield each flow once it shares or has ended, in the order in which flows reach that point.
 
         `start` is called for a client only when the executor has room, so that few flows run at once. answers: answers
         for flows that began earlier and wait for them. A flow that fails is not yielded; its error is in `failures`.
         """
-        answers = answers or {}
-        waiting = list(reversed(ids))
-        running: dict[str, Running] = {}
-        busy = 0
-        while waiting or busy:
-            stopped: list[tuple[Running, Share | None]] = []
+        waiting, running = list(reversed(ids)), dict[str, Running]()
+        while waiting or running:
+            stopped: list[Running] = []
             with self.clock.of("local"), self.clock.of(f"local.{phase}"):
                 while waiting and self.executor.room > 0:
                     id = waiting.pop()
                     try:
-                        running[id] = start(id)
-                        busy += self._advance(running, id, answers.get(id), stopped)
+                        flow = start(id)
+                        if self._advance(flow, (answers or {}).get(id)):
+                            running[id] = flow
+                        else:
+                            stopped.append(flow)
                     except Exception as error:  # not `failures.of`: a context is slower, and this runs for each client
                         self.failures.note(error, id, phase)
-                for job, result in self.executor.collect() if busy else ():
+                for job, result in self.executor.collect() if running else ():
                     assert not isinstance(job, ScoreJob)
-                    busy -= 1
+                    flow = running.pop(job.id)
                     try:
                         if isinstance(result, FedkinError):
                             raise result
                         self.work.add(job, result, self.operations.per_sample(job))
-                        if isinstance(job, FitJob):
-                            result = self._handed_on(job, result, phase)
-                        busy += self._advance(running, job.id, result, stopped)
+                        if self._advance(flow, self._attacked(job, result, phase)):
+                            running[job.id] = flow
+                        else:
+                            stopped.append(flow)
                     except Exception as error:
                         self.failures.note(error, job.id, phase)
             yield from stopped
 
-    def _advance(
-        self, running: dict[str, Running], id: str, answer: Any, stopped: list[tuple[Running, Share | None]]
-    ) -> int:
-        """Resume a client's flow; returns 1 if it requests another job, and 0 if it shares or has ended."""
-        flow = running[id]
-        request = flow.resume(answer)
-        if request is None and not flow.ended:
-            raise MethodError(f"{place_of(flow.flow)}a flow yields {'Fit or Infer'}, got None: a bare yield")
-        if flow.ended or isinstance(request, Share):
-            stopped.append((running.pop(id), None if flow.ended else request))
-            return 0
-        view, step = flow.view, self.count(id, flow.phase)
-        draw = key(view.seed, id, view.round, f"{flow.phase}.fit{step}")
+    def _advance(self, running: Running, answer: Any) -> bool:
+        """Resume a flow; returns True if it requests another job, and False if it shares or has ended."""
+        request = running.resume(answer)
+        if request is None and not running.ended:
+            raise MethodError(f"{place_of(running.flow)}a flow yields Fit or Infer, got None: a bare yield")
+        running.share = request if isinstance(request, Share) else None
+        if running.ended or running.share is not None:
+            return False
+        id, view, phase = running.id, running.view, running.phase
+        draw = key(view.seed, id, view.round, f"{phase}.fit{self.count(id, phase)}")
         try:
             job = job_of(request, view, draw)
         except MethodError as error:
-            raise MethodError(f"{place_of(flow.flow)}{error}") from None
+            raise MethodError(f"{place_of(running.flow)}{error}") from None
         # What a client computes only for its own use never leaves it, and needs no protection.
-        if self.setup.privacy.sample_epsilon is not None and flow.phase not in ("use", "welcome"):
-            private = self._trained(flow, request)
+        if self.setup.privacy.sample_epsilon is not None and phase not in ("use", "welcome"):
+            private = self._count_fit(running, request)
             assert isinstance(job, FitJob)
             job = replace(job, private=private)
         self.executor.submit(job)
-        return 1
+        return True
 
-    def _trained(self, running: Running, fit: Any) -> Private:
+    def _count_fit(self, running: Running, fit: Any) -> Private:
         """Return the privacy of a requested fit; the fit counts at once, even if the flow fails later."""
         id, phase = running.id, running.phase
         if not isinstance(fit, Fit):
@@ -392,30 +400,28 @@ class LocalSite(Site):
                 f"phase {phase!r} of method {self.setup.method.name!r} needs outputs of the samples, which "
                 "privacy.sample_epsilon does not protect; choose another method"
             )
-        samples, told = self.now[id].train, self._told(id)
-        private = self.releases.train(id, self.number, phase, running.asked, fit, samples, told)
-        self._tell(id, told)
+        occasion = self._occasion(id, phase, running.request)
+        private = self.releases.train(occasion, fit, self.now[id].train)
+        self._store(id, occasion.record)
         return private
 
-    def _handed_on(self, job: FitJob, fitted: Fitted, phase: str) -> Fitted:
-        """Return the fit that the client's flow gets; the fit of an adversary's own model is changed."""
-        setup = self.setup
-        if job.id not in self.adversaries or job.net is not setup.net_of(job.id):
-            return fitted
-        step = self.steps[job.id, phase]
-        draw = rng(setup.seed, job.id, self.number, f"{phase}.attack{step}")
-        return self.attacks(fitted, job.params, draw)
+    def _attacked(self, job: FitJob | InferJob, result: Any, phase: str) -> Any:
+        """Return the result that the client's flow gets; the fit of an adversary's own model is changed."""
+        setup, id = self.setup, job.id
+        if id not in self.adversaries or not isinstance(job, FitJob) or job.net is not setup.net_of(id):
+            return result
+        draw = rng(setup.seed, id, self.number, f"{phase}.attack{self.steps[id, phase]}")
+        return self.attacks(result, job.params, draw)
 
     def reply(self, running: Running) -> Message:
         """Return the reply of an ended phase as it leaves the client, and store the client's state."""
         if not isinstance(running.result, Message):
             at, got = place_in(self.setup.method, running.phase), type(running.result).__name__
             raise MethodError(f"{at}phase {running.phase!r} at client {running.id!r} must return a Message, got {got}")
-        id, sent = running.id, running.result
-        told = self._told(id)
+        sent, occasion = running.result, self._occasion(running.id, running.phase, running.request)
         if self.setup.privacy.on:
-            sent = self.releases.reply(id, self.number, running.phase, running.asked, sent, told)
-        self.keep(running, told)
+            sent = self.releases.reply(occasion, sent)
+        self.keep(running, occasion.record)
         return sent
 
     def outbox(self, running: Running, share: Share) -> Outbox:
@@ -430,10 +436,10 @@ class LocalSite(Site):
         if strangers:
             raise MethodError(f"peer {running.id!r} shares with {strangers[:5]}, which are not its neighbours")
         if self.setup.privacy.on:
-            id, told = running.id, self._told(running.id)
-            messages = self.releases.shared(id, self.number, share.phase, messages, told)
+            occasion = self._occasion(running.id, share.phase)
+            messages = self.releases.shared(occasion, messages)
             # Store this at once: releases count even if the peer fails later in this round.
-            self._tell(id, told)
+            self._store(running.id, occasion.record)
         return Outbox(share.phase, messages)
 
     # -- requests to a site ---------------------------------------------------------------------------------------
@@ -479,7 +485,7 @@ class LocalSite(Site):
         failures, failed = self.failures, set[str]()
         noted = len(failures.list)  # earlier failures belong to another exchange
 
-        for running, _ in self.drive(list(waiting), lambda id: self.flow(id, phase, messages[id]), phase):
+        for running in self.drive(list(waiting), lambda id: self.flow(id, phase, messages[id]), phase):
             try:
                 ready[running.id] = self.reply(running)
             except Exception as error:
@@ -494,13 +500,13 @@ class LocalSite(Site):
         yield from ((id, ready.pop(id)) for id in waiting if id in ready)
 
     def begin(self, neighbours: Mapping[str, frozenset[str]]) -> None:
-        self.near, self.rounds = neighbours, {}
+        self.neighbours, self.rounds = neighbours, {}
 
     def step(self, inboxes: Mapping[str, dict[str, Message] | None]) -> dict[str, Outbox]:
         posts: dict[str, Outbox] = {}
-        for running, share in self.drive(list(inboxes), self._round_of, "round", inboxes):
+        for running in self.drive(list(inboxes), self._round_of, "round", inboxes):
             with self.failures.of(running.id, "round"):
-                if share is None:
+                if (share := running.share) is None:
                     del self.rounds[running.id]
                     self.keep(running)
                 else:
@@ -518,18 +524,15 @@ class LocalSite(Site):
         return self.rounds[id]
 
     def welcome(self, ids: Iterable[str]) -> None:
-        for running, _ in self.drive(list(ids), lambda id: self.flow(id, "welcome"), "welcome"):
+        for running in self.drive(list(ids), lambda id: self.flow(id, "welcome"), "welcome"):
             self.keep(running)
 
     def reports(self, ids: Iterable[str]) -> dict[str, Message]:
-        told: dict[str, Message] = {}
+        reports: dict[str, Message] = {}
         for id in ids:
             with self.failures.of(id, "report"):
-                told[id] = cast(PeerMethod, self.setup.method).report(self.view(id))
-        return told
-
-    def failed(self) -> list[Failure]:
-        return self.failures.take()
+                reports[id] = cast(PeerMethod, self.setup.method).report(self.view(id))
+        return reports
 
     def scores(self, offers: Mapping[str, Message]) -> dict[str, Score]:
         setup, models = self.setup, self.models(offers)
@@ -591,7 +594,7 @@ class LocalSite(Site):
                     models[id] = used
         if flows:
             with self.uncounted():
-                for running, _ in self.drive(list(flows), flows.__getitem__, "use"):
+                for running in self.drive(list(flows), flows.__getitem__, "use"):
                     models[running.id] = running.result
         return models if all(models.values()) else {id: params for id, params in models.items() if params}
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedkin import codec
 from fedkin.engines.accounting import Clock
 from fedkin.engines.failures import words_of
-from fedkin.engines.results import SERVER, Missing, Traffic
+from fedkin.engines.results import SERVER, Missing, Traffic, Undelivered
 from fedkin.engines.secure_sums import MASKED, STEPS, declared, inner
 from fedkin.engines.setup import Faults, Setup
 from fedkin.errors import MethodError
@@ -78,7 +78,7 @@ class BytesTransport(Transport):
 class Observer:
     """An observer of an engine; subclasses override methods, and must not change their arguments."""
 
-    def travelled(self, envelope: Envelope) -> None:
+    def delivered(self, envelope: Envelope) -> None:
         """Called when a message has arrived, with the message as its receiver sees it."""
 
     def answered(self, round: int, ask: Ask, replies: Mapping[str, Message]) -> None:
@@ -92,7 +92,7 @@ class RecordingObserver(Observer):
         self.envelopes: list[Envelope] = []
         self.asks: list[tuple[int, Ask, Mapping[str, Message]]] = []
 
-    def travelled(self, envelope: Envelope) -> None:
+    def delivered(self, envelope: Envelope) -> None:
         self.envelopes.append(envelope)
 
     def answered(self, round: int, ask: Ask, replies: Mapping[str, Message]) -> None:
@@ -129,22 +129,22 @@ class Faulty(Transport):
 
     def _loses(self, envelope: Envelope) -> Missing | None:
         """Return why this message does not arrive in its round; None if it arrives."""
-        faults, there = self.faults, envelope.sender == SERVER
+        faults = self.faults
         if any(self._gone(id) <= envelope.round for id in (envelope.sender, envelope.receiver) if id != SERVER):
             return Missing.GONE
         if faults.dropout and self._dropped(envelope):
             return Missing.LOST
-        return Missing.LATE if not there and self._draw(envelope, "late") < faults.late else None
+        return Missing.LATE if envelope.sender != SERVER and self._draw(envelope, "late") < faults.late else None
 
     def _dropped(self, envelope: Envelope) -> bool:
-        dropout, there = self.faults.dropout, envelope.sender == SERVER
-        if not there and envelope.receiver != SERVER:
+        dropout, is_request = self.faults.dropout, envelope.sender == SERVER
+        if not is_request and envelope.receiver != SERVER:
             occasion = f"share {envelope.turn} to {envelope.receiver}"
-            return self._number(envelope.sender, envelope.round, occasion, "dropout") < dropout
-        client = envelope.receiver if there else envelope.sender
-        draw = self._number(client, envelope.round, envelope.phase, "dropout")
+            return rng(self.seed, envelope.sender, envelope.round, occasion, "dropout").random() < dropout
+        client = envelope.receiver if is_request else envelope.sender
+        draw = rng(self.seed, client, envelope.round, envelope.phase, "dropout").random()
         before = dropout * self.faults.before
-        return draw < before if there else before <= draw < dropout
+        return draw < before if is_request else before <= draw < dropout
 
     def _gone(self, id: str) -> float:
         """Return the first round in which a client is gone; infinite if it never leaves."""
@@ -156,10 +156,7 @@ class Faulty(Transport):
     def _draw(self, envelope: Envelope, fault: str) -> float:
         if not getattr(self.faults, fault):
             return 1.0
-        return self._number(envelope.sender, envelope.round, _occasion(envelope), fault)
-
-    def _number(self, client: str, round: int, occasion: str, fault: str) -> float:
-        return float(rng(self.seed, client, round, occasion, fault).random())
+        return rng(self.seed, envelope.sender, envelope.round, _occasion(envelope), fault).random()
 
 
 def _occasion(envelope: Envelope) -> str:
@@ -181,17 +178,9 @@ def spoiled(message: Mapping[str, Any], kind: str) -> Message:
         "type": lambda leaf: "garbage",
     }.get(kind)  # fmt: skip
     other: dict[str, Any] = {} if kind == "missing" else {**fields, "garbage": 1}
-    spoilt = other if change is None else _changed(fields, change)
+    spoilt = other if change is None else codec.mapped(fields, change)
     same = len(spoilt) == len(fields) and all(spoilt[name] is value for name, value in fields.items())
     return Message(**{**spoilt, "garbage": float("nan")} if same else spoilt)
-
-
-def _changed(tree: Any, change: Any) -> Any:
-    """Return the tree with all leaves changed; parts without a change are the same objects."""
-    if not isinstance(tree, Mapping):
-        return change(tree)
-    changed = {name: _changed(item, change) for name, item in tree.items()}
-    return tree if all(changed[name] is item for name, item in tree.items()) else changed
 
 
 def _with(leaf: Any, number: float) -> Any:
@@ -231,11 +220,11 @@ class MessageLog:
                     if (measured := self._measured(envelope, inbox)) is None:
                         continue
                     size, message = measured, envelope.message
-                why: tuple[Missing, str] | None = None
+                why: Undelivered | None = None
                 if inbox is None or envelope.receiver in inbox.phases:
                     carried = self.transport.carry(envelope)
                     if isinstance(carried, Missing):
-                        why = carried, ""
+                        why = Undelivered(carried)
                     elif inbox is None or (why := inbox.refuses(carried)) is None:
                         arrived.append(carried)
                 if size[0] or why is not None:
@@ -243,7 +232,7 @@ class MessageLog:
                     self.traffic.append(Traffic(round, sender, receiver, phase, *size, *(why or ())))
         for observer in self.observers:
             for envelope in arrived:
-                observer.travelled(envelope)
+                observer.delivered(envelope)
         return arrived
 
     def _measured(self, envelope: Envelope, inbox: Inbox | None) -> tuple[int, int] | None:
@@ -255,13 +244,9 @@ class MessageLog:
                 raise
             if inbox is not None:
                 inbox.unsent[envelope.sender] = error
-            self.miss(envelope, Missing.FAILED, words_of(error))
+            round, phase, _, sender, receiver, _ = envelope
+            self.traffic.append(Traffic(round, sender, receiver, phase, 0, 0, Missing.FAILED, words_of(error)))
             return None
-
-    def miss(self, envelope: Envelope, missing: Missing, reason: str = "") -> None:
-        """Add a row for a missing message that was not sent in this exchange."""
-        row = Traffic(envelope.round, envelope.sender, envelope.receiver, envelope.phase, 0, 0, missing, reason)
-        self.traffic.append(row)
 
     def _size(self, message: Message) -> tuple[int, int]:
         """Return (bytes, floats) of a message, (0, 0) if it is empty; only one message per layout is measured."""
@@ -350,10 +335,10 @@ class Inbox:
         self.latest: tuple[Message, str, str] | None = None
         self.problem: Problem | None = None
 
-    def refuses(self, envelope: Envelope) -> tuple[Missing, str] | None:
+    def refuses(self, envelope: Envelope) -> Undelivered | None:
         """Return why an arrived message is refused; None if it is accepted."""
         if words := self._stale(envelope):
-            return Missing.STALE, words
+            return Undelivered(Missing.STALE, words)
         self.pairs.add((envelope.sender, envelope.receiver))
         message, sender, phase = envelope.message, envelope.sender, self.phases[envelope.receiver]
         if self.latest is None or self.latest[0] is not message or self.latest[1:] != (sender, phase):
@@ -363,7 +348,7 @@ class Inbox:
             return None
         if self.problem.kind == "form":
             self.refused.append((sender, envelope.phase, self.problem.words))
-        return Missing.REFUSED, self.problem.words
+        return Undelivered(Missing.REFUSED, self.problem.words)
 
     def _stale(self, envelope: Envelope) -> str:
         phase = self.phases[envelope.receiver]

@@ -67,7 +67,7 @@ class Terms(WireMessage):
     name: StrictStr = ""
 
 
-def agreed(
+def plan_and_agreement(
     settings: str, task: Task, plan_of: PlanOf, device: str | None = None
 ) -> tuple[Setup | None, Agreement]:  # fmt: skip
     """Return the plan for these settings (None if it cannot be made), and this participant's agreement.

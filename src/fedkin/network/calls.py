@@ -18,10 +18,11 @@ from pydantic import BeforeValidator, Field, StrictBool, StrictFloat, StrictStr
 from torch import Tensor
 
 from fedkin import codec
+from fedkin.engines.results import SERVER
 from fedkin.errors import MethodError
-from fedkin.network.link import LARGEST, Link, LinkError, Missed, is_name
+from fedkin.network.link import LARGEST, Link, LinkError, Missed
 from fedkin.network.messages import Count, WireMessage, listed, read
-from fedkin.untrusted import error_text, escaped
+from fedkin.untrusted import error_text, escaped, plain_word
 
 _TOGETHER = 0.05  # seconds to wait for further offers before a letter is sent
 _LOOK = 2.0  # seconds between two looks at which participants can be called
@@ -136,10 +137,6 @@ class Mailbox:
 # -- links --------------------------------------------------------------------------------------------------------
 
 
-class NotReached(LinkError):
-    """A call reached nobody, or was not answered."""
-
-
 class Calls(Protocol):
     """A network that carries a call to a participant, and its answer back. Thread-safe."""
 
@@ -147,10 +144,10 @@ class Calls(Protocol):
         """Return the participants that can be called now; raises LinkError if the network is gone."""
 
     def call(self, name: str, data: bytes, within: float) -> bytes:
-        """Return the answer of this participant; raises NotReached if none comes within `within` seconds."""
+        """Return the answer of this participant; raises LinkError if none comes within `within` seconds."""
 
     def close(self) -> None:
-        """Stop; waiting calls raise NotReached."""
+        """Stop; waiting calls raise LinkError."""
 
 
 class Boxed(Link):
@@ -252,7 +249,7 @@ class CallingLink(Boxed):
                 names = set()
             with self.state:
                 for name in sorted(names - set(self.threads) - unnamed):
-                    if not is_name(name) or name == self.me:
+                    if not plain_word(name) or name == self.me:
                         unnamed.add(name)
                         self.say(f"{escaped(repr(name), 80)} cannot be the name of a client: it is not called")
                         continue
@@ -311,9 +308,8 @@ class CallingLink(Boxed):
 class AnsweringLink(Boxed):
     """A client's end: `answer` takes each call of the server, and returns the answer."""
 
-    def __init__(self, me: str, server: str = "server") -> None:
+    def __init__(self, me: str) -> None:
         super().__init__(me)
-        self.server = server
         self.answering = 0
         self.until = 0.0
 
@@ -326,8 +322,8 @@ class AnsweringLink(Boxed):
             self._check_open()
             self.answering += 1
             try:
-                box = self.box(self.server)
-                call = self.read(self.server, data)
+                box = self.box(SERVER)
+                call = self.read(SERVER, data)
                 self.state.wait_for(lambda: self.closed or box.news or self._idle(), call.hold)
                 # After an offer a client soon waits for the next one: say so in the answer, to save a call.
                 self.state.wait_for(lambda: self.closed or self._idle(), min(call.hold, _SETTLED))
@@ -339,12 +335,12 @@ class AnsweringLink(Boxed):
 
     def _idle(self) -> bool:
         """Whether this participant waits for an offer that the server has not made yet."""
-        theirs = self.box(self.server).theirs
+        theirs = self.box(SERVER).theirs
         return any(subject not in theirs for _, subject in self.awaited)
 
     def present(self) -> frozenset[str]:
         with self.state:
-            return frozenset({self.server} if self.answering or time.monotonic() < self.until else ())
+            return frozenset({SERVER} if self.answering or time.monotonic() < self.until else ())
 
     def close(self) -> None:
         """Close the link after the running calls are answered."""

@@ -30,9 +30,8 @@ from fedkin.flow import Message, Params, PeerMethod
 from fedkin.folders import made_private, write_private
 from fedkin.learning.devices import opened
 from fedkin.learning.metrics import Unmeasured
-from fedkin.network.agreement import Agreement, PlanOf, Terms, agreed, difference
-from fedkin.network.consent import about as about_words
-from fedkin.network.consent import leaving, leaving_with_table, releases_in
+from fedkin.network.agreement import Agreement, PlanOf, Terms, difference, plan_and_agreement
+from fedkin.network.consent import leaving, leaving_with_table, lines_about, releases_in
 from fedkin.network.link import LARGEST, UNREACHED, Left, Link, Missed, Refused
 from fedkin.network.messages import (
     Answer,
@@ -64,7 +63,7 @@ _UNABLE = 1  # waits of a client that cannot take part, for the server to read w
 _GIVE_UP = 24 * 3600.0  # seconds without reaching the server after which a client gives up
 
 
-class Caller:
+class ServerConnection:
     """A participant that pulls the offers of a server.
 
     stop: set it to end the participant. patience: seconds of one wait.
@@ -77,9 +76,9 @@ class Caller:
         self.link, self.server, self.say = link, server, say
         self.stop, self.patience = stop or Event(), patience
         self.life = secrets.token_hex(4)
-        self.away_since: float | None = None
+        self.unreached_since: float | None = None
 
-    def pulled(self, subject: str) -> bytes | None:
+    def pull(self, subject: str) -> bytes | None:
         """Return the server's offer under this subject; None if none came within `patience`. Raises Left, RunError."""
         if self.stop.is_set():
             raise Left
@@ -92,18 +91,18 @@ class Caller:
             self.say(f"refused: {error_text(error)}")
             self.stop.wait(self.patience)
             return None
-        self.away_since = None
+        self.unreached_since = None
         return data
 
     def read(self, form: type[S], subject: str) -> S | None:
         """Return the server's message; None if none came within `patience`. Raises RunError for another form."""
-        data = self.pulled(subject)
+        data = self.pull(subject)
         try:
             return None if data is None else read(form, data)
         except MethodError as error:
             raise RunError(f"the server's {subject.rpartition('/')[2]}: {error_text(error)}") from None
 
-    def awaited(self, form: type[S], subject: str) -> S:
+    def wait_for(self, form: type[S], subject: str) -> S:
         """Wait for the server's message without limit, and return it; raises Left and RunError."""
         while (message := self.read(form, subject)) is None:
             pass
@@ -111,22 +110,22 @@ class Caller:
 
     def _note_absence(self) -> None:
         """Say once that the server is not reached, or is reached again; raises RunError if it was away for too long."""
-        away, now = self.server not in self.link.present(), time.monotonic()
-        if not away:
-            if self.away_since is not None:
+        now = time.monotonic()
+        if self.server in self.link.present():
+            if self.unreached_since is not None:
                 self.say("the server is reached again")
-            self.away_since = None
+            self.unreached_since = None
             return
         if trouble := self.link.trouble():
             raise RunError(trouble)
-        if self.away_since is None:
-            self.away_since = now
+        if self.unreached_since is None:
+            self.unreached_since = now
             hours = _GIVE_UP / 3600
             self.say(
                 f"the server is not reached: waiting for at most {hours:g} hours; if the run has ended, there is "
                 f"nothing to wait for ({UNREACHED})"
             )
-        if now - self.away_since > _GIVE_UP:
+        if now - self.unreached_since > _GIVE_UP:
             raise RunError(f"the server was not reached for {_GIVE_UP:g} s; the same command comes back")
 
     def say_leaving(self) -> str:
@@ -143,13 +142,13 @@ class Caller:
 
     def await_farewell(self, nonce: str) -> None:
         """Wait until a checkpoint of the server records that this participant has left; raises Left and RunError."""
-        welcome = self.awaited(Welcome, f"welcome/{nonce}")
+        welcome = self.wait_for(Welcome, f"welcome/{nonce}")
         if welcome.refused:
             raise RunError(f"the server refuses: {escaped(welcome.refused, 400)}")
         self.say(f"left: data of {self.link.me} count no more from round {welcome.number} on")
 
 
-class NetworkClient(Caller):
+class NetworkClient(ServerConnection):
     """One client with its samples. `run` takes part until the run has ended.
 
     samples: ready samples, or a table to encode with the common encoding. plan_of: makes the plan from the agreed
@@ -176,10 +175,10 @@ class NetworkClient(Caller):
         self.agreement = Agreement(settings=settings or "")
         self.encoding: SharedEncoding | None = None
         self.consented = False
-        self.told_round, self.told_missing, self.told_drift = 0, "", False
+        self.said_round, self.said_missing, self.said_drift = 0, "", False
         self.watch, self.unseen = watch, unseen
         again = "has changed: what it tells of itself, anew; then the new samples count too"
-        self.later = [] if watch is None else [f"whenever {watch.path} {again}"]  # lines on what may leave later
+        self.later_lines = [f"whenever {watch.path} {again}"] if watch is not None else []  # what may leave later
         self.leaves = folder / LEAVES  # another process makes this file, so that this client leaves for good
         self.versions: dict[str, Client] = {}  # the samples by hash, if they may change
         self.status = StatusFile(link, folder, "client", lambda: [server])
@@ -190,7 +189,7 @@ class NetworkClient(Caller):
             self.leaves.unlink(missing_ok=True)
             self.link.offer(self.server, f"life/{self.life}", b"")  # so that a second process with its key is refused
             if isinstance(self.samples, OwnTable):
-                self.client, self.task = self._encoded(self.samples)
+                self.client, self.task = self._agree_on_encoding(self.samples)
             else:
                 self.client, self.task = self.samples
             self._describe()
@@ -200,13 +199,13 @@ class NetworkClient(Caller):
                     return
                 plan = self._agree()
                 self.status.round, self.status.rounds = 0, plan.training.rounds
-                about = self._salted() if plan.privacy.on else self.about
+                about = self._about_with_salt() if plan.privacy.on else self.about
                 self._begin(plan, self._hello(about=about))
                 try:
                     if self._serve():
                         return
                 finally:
-                    self._say_kept()
+                    self._say_stored()
                 self.say("the server has started again, or goes on without this client: joining once more")
 
     def _describe(self) -> None:
@@ -214,7 +213,7 @@ class NetworkClient(Caller):
         self.about = about.model_copy(update={"seen": not self.unseen})
         self.versions[self.about.digest] = self.client
 
-    def _look_again(self) -> None:
+    def _reread(self) -> None:
         """Tell the server of new samples in the file, if there are any; they count when an order names them."""
         if self.watch is None:
             return
@@ -238,47 +237,47 @@ class NetworkClient(Caller):
 
     def _agree(self) -> Setup:
         """Return the plan for the server's settings; raises RunError if this client's agreement differs."""
-        terms = self.awaited(Terms, "terms")
-        there, self.status.federation = terms.agreement, terms.name
-        settings = there.settings if self.settings is None else self.settings
-        plan, here = agreed(settings, self.task if there.task is None else there.task, self.plan_of, self.device)
+        terms = self.wait_for(Terms, "terms")
+        theirs, self.status.federation = terms.agreement, terms.name
+        settings = theirs.settings if self.settings is None else self.settings
+        plan, ours = plan_and_agreement(settings, theirs.task or self.task, self.plan_of, self.device)
         columns = tuple(map(str, self.client.about.get("columns", ())))
-        here = here.model_copy(update={"task": self._task(there.task), "columns": columns})
-        words = difference(here, there)
+        ours = ours.model_copy(update={"task": self._task(theirs.task), "columns": columns})
+        words = difference(ours, theirs)
         if words or plan is None:
-            raise self._unable(here, f"this client cannot take part: {words or here.cannot}")
+            raise self._unable(ours, f"this client cannot take part: {words or ours.cannot}")
         if plan.nets is not None and self.client.id not in plan.nets:
             raise RunError(f"this client cannot take part: the experiment deals no body to {self.client.id!r}")
         page = self.ledger.page("", plan.privacy)
-        if not self.consented and not self.consent([*leaving(plan, self.client, page), *self.later]):
+        if not self.consented and not self.consent([*leaving(plan, self.client, page), *self.later_lines]):
             raise Left
         self.consented = True  # also for later joins, since the settings stay the same
-        self.agreement = here
+        self.agreement = ours
         return plan
 
-    def _unable(self, here: Agreement, words: str) -> RunError:
+    def _unable(self, ours: Agreement, words: str) -> RunError:
         """Tell the server why this client cannot take part, if its owner consents; returns the error to raise."""
         with suppress(ConfigError):  # where nobody can be asked, the server is not told
-            if self.consent([words, *about_words(self.client)]):
-                self.agreement = here
-                self._greet(_UNABLE, about=self._salted())
+            if self.consent([words, *lines_about(self.client)]):
+                self.agreement = ours
+                self._greet(_UNABLE, about=self._about_with_salt())
         return RunError(words)
 
-    def _salted(self) -> About:
+    def _about_with_salt(self) -> About:
         return self.about.model_copy(update={"digest": self.ledger.salted(self.about.digest)})
 
-    def _task(self, there: Task | None) -> Task:
+    def _task(self, agreed: Task | None) -> Task:
         """Return this client's task, with the federation's number of classes if that is larger."""
-        if there is None or not self.task.labels or self.task.classes >= there.classes:
+        if agreed is None or not self.task.labels or self.task.classes >= agreed.classes:
             return self.task
-        return replace(self.task, classes=there.classes)
+        return replace(self.task, classes=agreed.classes)
 
-    def _encoded(self, table: OwnTable) -> tuple[Client, Task]:
+    def _agree_on_encoding(self, table: OwnTable) -> tuple[Client, Task]:
         """Return the samples of a table, after all clients have agreed on the columns and the encoding."""
         if self.settings is None:
-            self.settings = self.awaited(Terms, "terms").agreement.settings
+            self.settings = self.wait_for(Terms, "terms").agreement.settings
         lines, self.consented = leaving_with_table(table, self.settings, self.plan_of, self.ledger)
-        if not self.consent([*lines, *self.later]):
+        if not self.consent([*lines, *self.later_lines]):
             raise Left
         self.ledger.beside.append("profile")
         self.agreement = Agreement(settings=self.settings)
@@ -302,18 +301,18 @@ class NetworkClient(Caller):
 
     def _greet(self, waits: int, **fields: Any) -> Welcome | None:
         """Say hello once; returns the server's answer, or None if none came within `waits` waits."""
-        nonce, heard = self.say_hello(self.agreement, seen=not self.unseen, **fields), None
+        nonce, received = self.say_hello(self.agreement, seen=not self.unseen, **fields), None
         try:
             for _ in range(waits):
-                if (heard := self.read(HelloReceived, f"heard/{nonce}")) is not None:
+                if (received := self.read(HelloReceived, f"heard/{nonce}")) is not None:
                     break
         finally:
             self.link.withdraw("hello", self.server)
-        if heard is not None and heard.missing not in ("", self.told_missing):
-            self.told_missing = heard.missing
-            self.say(f"waiting for {escaped(heard.missing, 400)}")
+        if received is not None and received.missing not in ("", self.said_missing):
+            self.said_missing = received.missing
+            self.say(f"waiting for {escaped(received.missing, 400)}")
         # A client that waits for a round repeats its hello, since the server may start again meanwhile.
-        for _ in range(0 if heard is None else 1 if heard.missing == NEXT_ROUND else waits):
+        for _ in range(0 if received is None else 1 if received.missing == NEXT_ROUND else waits):
             if (welcome := self.read(Welcome, f"welcome/{nonce}")) is not None:
                 return welcome
         return None
@@ -327,18 +326,18 @@ class NetworkClient(Caller):
         self.clients = {self.id: client}
         consented = releases_in(plan, client) * plan.training.rounds if plan.privacy.on else None
         self.page = self.ledger.page(self.run_id, plan.privacy, consented)
-        told = {**dict(self.about), "columns": client.about.get("columns"), "digest": "", "seen": False}
-        self.page.sent({"join": [*(name for name, value in told.items() if value), *self.ledger.beside]})
+        facts = {**dict(self.about), "columns": client.about.get("columns"), "digest": "", "seen": False}
+        self.page.sent({"join": [*(name for name, value in facts.items() if value), *self.ledger.beside]})
         executor = OneByOne(plan.net, self.clients, Modules(opened(self.device)))
         self.site = LocalSite(
             plan, self.clients, executor, noise=system_noise, store=self.page, signatures=self.link.signatures
         )
         self.validator = Validator(plan)
         self.checkpoints = ClientCheckpoints(self.folder / self.run_id)
-        self.place: tuple[Any, ...] | None = None
-        self.offered, self.counts = self.number - 1, self.about.digest
+        self.history: tuple[Any, ...] | None = None
+        self.offered, self.used_samples = self.number - 1, self.about.digest
         self.leaving = ""  # the nonce of the hello by which it leaves
-        self.kept = 0  # the newest round whose model is kept
+        self.stored_round = 0  # the newest round whose model is kept
 
     def _serve(self) -> bool:
         """Answer orders; returns True if the run has ended or this client has left, and False to join once more."""
@@ -346,8 +345,8 @@ class NetworkClient(Caller):
             while True:
                 if not self.leaving and self.leaves.exists():
                     self.leaving = self.say_leaving()
-                self._look_again()
-                data = self.pulled(f"{self.run_id}/{self.epoch}/{self.number}/order")
+                self._reread()
+                data = self.pull(f"{self.run_id}/{self.epoch}/{self.number}/order")
                 if data is None:
                     if (ended := self._ended()) is not None:
                         return ended
@@ -386,7 +385,7 @@ class NetworkClient(Caller):
             self.say("the server counts this client as one that has left")
             return False
         if now.epoch != self.epoch:
-            return None if self.pulled("terms") is None else False
+            return None if self.pull("terms") is None else False
         self.number = max(self.number, now.number)
         return None
 
@@ -398,10 +397,10 @@ class NetworkClient(Caller):
 
     def _answer(self, order: Order) -> Answer:
         """Return the answer to an order, or why there is none; raises RunError if this client cannot go on."""
-        if words := self._excess(order):
+        if words := self._beyond_consent(order):
             self.say(f"refused: {words}")
             return Answer(number=self.number, error=words)
-        if words := self._count(order):
+        if words := self._use_samples(order):
             return Answer(number=self.number, error=words)
         if (kept := self._turn_to(order)) is not None:  # it was answered before this client was killed
             return kept
@@ -418,30 +417,30 @@ class NetworkClient(Caller):
             self.say(f"phase {order.phase!r}: {words}")
             answer = Answer(number=self.number, error=words)
         else:
-            done = self.site.work
-            work = Work(samples=done.samples.get(self.id, 0), inferred=done.inferred, flops=float(done.flops))
+            total = self.site.work
+            work = Work(samples=total.samples.get(self.id, 0), inferred=total.inferred, flops=float(total.flops))
             fields = {} if reply is None else {"reply": dict(reply)}
             answer = Answer(number=self.number, work=work, failed=self._failed(), **fields)
-        self._keep(order, answer)
+        self._save(order, answer)
         return answer
 
-    def _count(self, order: Order) -> str:
+    def _use_samples(self, order: Order) -> str:
         """Use the samples that count in this order, if they may change; returns why that is impossible, else empty."""
-        if order.drifted and not self.told_drift:
-            self.told_drift = True
+        if order.drifted and not self.said_drift:
+            self.said_drift = True
             self.say("a test says that new samples here are unlike those of this client's group; look at the data")
-        if self.watch is None or order.samples == self.counts:
+        if self.watch is None or order.samples == self.used_samples:
             return ""
         if order.samples not in self.versions:
             return "the samples of this round are not there any more: the file has changed"
-        self.counts, self.clients[self.id] = order.samples, self.versions[order.samples]
+        self.used_samples, self.clients[self.id] = order.samples, self.versions[order.samples]
         self.say(f"round {order.round}: {self.clients[self.id].size:,} training samples count")
         if order.samples == self.about.digest:
             self.versions = {order.samples: self.client}
             self.link.withdraw("hello", self.server)
         return ""
 
-    def _excess(self, order: Order) -> str:
+    def _beyond_consent(self, order: Order) -> str:
         """Return why this order exceeds the consent of the client's owner; empty if it does not."""
         assert not isinstance(self.plan.method, PeerMethod)
         rounds = self.plan.training.rounds
@@ -472,16 +471,16 @@ class NetworkClient(Caller):
         if self.take_home is not None:
             settings, params = self.agreement.settings, self.site.scored_model(self.id)
             model = self.take_home(self.folder, settings, self.plan, self.client, self.encoding, params, round)
-            self.kept = round
+            self.stored_round = round
             self.status.tell(model={"": model})
             scored = scored.model_copy(update={"model": model})
         return Answer(number=self.number, score=scored, failed=self._failed())
 
-    def _say_kept(self) -> None:
+    def _say_stored(self) -> None:
         """Say of which round the model is kept, which is not the last round if the run ends without this client."""
-        if self.kept:
+        if self.stored_round:
             rounds, folder = self.plan.training.rounds, self.folder
-            self.say(f"its model after round {self.kept} of {rounds} is kept: fedkin export {folder}")
+            self.say(f"its model after round {self.stored_round} of {rounds} is kept: fedkin export {folder}")
 
     def _failed(self) -> Failed | None:
         """Return why this client's own part has failed, if it has."""
@@ -489,8 +488,8 @@ class NetworkClient(Caller):
         if not failures:
             return None
         first = failures[0]
-        kind: Literal["failed", "spent"] = "spent" if first.kind is Missing.SPENT else "failed"
-        return Failed(words=escaped(first.words, 300), injected=first.injected, kind=kind)
+        kind: Literal["failed", "spent"] = "spent" if first.cause.missing is Missing.SPENT else "failed"
+        return Failed(words=escaped(first.cause.reason, 300), injected=first.injected, kind=kind)
 
     def _why(self, error: Exception) -> str:
         """Return why there is no answer, for the server; text that may hold samples is only logged here."""
@@ -504,8 +503,8 @@ class NetworkClient(Caller):
     def _turn_to(self, order: Order) -> Answer | None:
         """Restore the state for the order's round; returns the answer, if it was made before."""
         site, kept_of = self.site, self.checkpoints.get
-        place = self.epoch, order.begun, tuple(order.undone), order.since
-        if self.place == place:
+        history = self.epoch, order.begun, tuple(order.undone), order.since
+        if self.history == history:
             if order.round != site.number:
                 self._begin_round(order)
             return None
@@ -525,7 +524,7 @@ class NetworkClient(Caller):
         kept = kept_of(last) if last else None
         site.restore(order.round, {})
         self._begin_round(order)
-        self.place = place
+        self.history = history
         if kept is None:
             return None
         site.restore_client(self.id, kept["part"])
@@ -540,13 +539,13 @@ class NetworkClient(Caller):
         self.site.turn_to(order.round)
         if self.unseen:  # it is evaluated as a client that never took part
             self.site.forget([self.id])
-        if order.what == "ask" and order.round != self.told_round:
-            self.told_round = order.round
+        if order.what == "ask" and order.round != self.said_round:
+            self.said_round = order.round
             self.status.round = order.round
             self.status.tell(round={self.server: order.round})
             self.say(f"round {order.round}: {order.phase}")
 
-    def _keep(self, order: Order, answer: Answer) -> None:
+    def _save(self, order: Order, answer: Answer) -> None:
         """Write the state and the answer before the answer is offered: an answer counts only if its state is stored."""
         if self.unseen:
             return
@@ -577,7 +576,7 @@ class ClientCheckpoints:
         """Write the state of a round; it is on the disk before this returns."""
         path, data = self._path(round), codec.encode(tree)
         try:
-            write_private(path, lambda file: file.write(_hash(data) + data))
+            write_private(path, _hash(data) + data)
         except OSError as error:
             raise RunError(f"{path}: the client's state cannot be written ({error})") from None
         self.drop(self.rounds()[:-_KEPT])

@@ -32,13 +32,13 @@ from fedkin.forms import (
     length_of,
 )
 from fedkin.learning.metrics import file_of
-from fedkin.network.agreement import PlanOf, agreed
+from fedkin.network.agreement import PlanOf, plan_and_agreement
 from fedkin.untrusted import escaped
 
 _ROOM = 1 << 16  # bytes of names in a message
 
 
-def about(client: Client, peer: bool = False) -> list[str]:
+def lines_about(client: Client, peer: bool = False) -> list[str]:
     """Return lines that say what a participant tells about itself before the first round.
 
     peer: whether there is no server; a participant tells its numbers of samples only to a server.
@@ -69,7 +69,7 @@ def leaving_with_table(
         client, task = table.client(agree({table.name: table.told}, table.reading))
     except DataError:
         return lines, False
-    plan, _ = agreed(settings, task, plan_of)
+    plan, _ = plan_and_agreement(settings, task, plan_of)
     if plan is None:
         return lines, False
     return lines + leaving(plan, client, ledger.page("", plan.privacy)), True
@@ -80,14 +80,14 @@ def leaving(plan: Setup, client: Client, page: Page | None = None) -> list[str]:
 
     page: the participant's page of the ledger, under `[privacy]`.
     """
-    place, private, peer = _place(plan, client.id), plan.privacy, isinstance(plan.method, PeerMethod)
+    context, private, peer = plan.context(plan.net_of(client.id)), plan.privacy, isinstance(plan.method, PeerMethod)
     lines = []
     for name in _messages(plan):
         sets = plan.method.declared(name)
         if sets is None:
             lines.append(f"{name}: not declared by the method, so anything that it puts into the message")
             continue
-        described = [_describe_fields(fields, place, private, plan.sums_securely) for fields in sets]
+        described = [_describe_fields(fields, context, private, plan.sums_securely) for fields in sets]
         size = max(size for _, size in described)
         large = f", about {size:,} bytes each time" if size else ""
         lines.append(f"{name}: {' or '.join(dict.fromkeys(words for words, _ in described))}{large}")
@@ -99,7 +99,7 @@ def leaving(plan: Setup, client: Client, page: Page | None = None) -> list[str]:
             f"secure sums: the server learns the sum over a group of at least {least} members, and of this one public "
             "keys, encrypted shares, signatures, and its number of samples; in a smaller group nothing is sent"
         )
-    lines += about(client, peer)
+    lines += lines_about(client, peer)
     if not peer:
         exact = ", without noise" if private.on else ""
         lines.append(
@@ -116,7 +116,7 @@ def releases_in(plan: Setup, client: Client) -> int:
 
     All noised fields of a message are one release, or one release each if `clip` has a norm for each field.
     """
-    place, total = _place(plan, client.id), 0
+    context, total = plan.context(plan.net_of(client.id)), 0
     if plan.privacy.clip is None:
         return 0
     for name in _messages(plan):
@@ -124,7 +124,7 @@ def releases_in(plan: Setup, client: Client) -> int:
         for fields in plan.method.declared(name) or ():
             once = noised_in(fields)
             noised = sum(
-                _wanted(form, place) is not False and form.is_float and name not in once
+                _wanted(form, context) is not False and form.is_float and name not in once
                 for name, form in fields.items()
             )
             most = max(most, noised if isinstance(plan.privacy.clip, Mapping) else min(1, noised))
@@ -137,31 +137,27 @@ def largest_message(plan: Setup, id: str) -> int:
 
     This is twice the size of the declared form; `run.message_limit_mb` if a form leaves the size open, and never more.
     """
-    place, largest = _place(plan, id), 0
+    context, largest = plan.context(plan.net_of(id)), 0
     for name in _messages(plan):
         sets = plan.method.declared(name)
         if sets is None:
-            return place.most_bytes
+            return context.most_bytes
         for fields in sets:
             total = 0
             for form in fields.values():
-                bound = _describe(form, place).bound
+                bound = _describe(form, context).bound
                 if bound is None:
-                    return place.most_bytes
+                    return context.most_bytes
                 total += bound
             largest = max(largest, total)
     # Masked numbers have 8 bytes each.
-    return min(place.most_bytes, (4 if plan.sums_securely else 2) * largest + _ROOM)
+    return min(context.most_bytes, (4 if plan.sums_securely else 2) * largest + _ROOM)
 
 
 def _messages(plan: Setup) -> list[str]:
     """Return the names of the messages that the method sends."""
     method = plan.method
     return sorted(method.shares) if isinstance(method, PeerMethod) else sorted(method.phases())
-
-
-def _place(plan: Setup, id: str) -> Context:
-    return plan.context(plan.net_of(id))
 
 
 def _describe_noise(plan: Setup, client: Client, page: Page | None) -> list[str]:
@@ -212,13 +208,13 @@ class _Described:
     bound: int | None = None
 
 
-def _describe_fields(fields: Fields, place: Context, private: Privacy, summed: bool) -> tuple[str, int]:
+def _describe_fields(fields: Fields, context: Context, private: Privacy, summed: bool) -> tuple[str, int]:
     """Return one set of fields in words, and its size in bytes as far as it is known."""
     words, size, once = [], 0, noised_in(fields)
     for name, form in fields.items():
-        if _wanted(form, place) is False:
+        if _wanted(form, context) is False:
             continue
-        field = _describe(form, place)
+        field = _describe(form, context)
         how = "; with noise" if private.clip is not None and form.is_float else "; as it is" if private.on else ""
         how = "; from private training" if private.sample_epsilon is not None and form.is_parameters else how
         how = "; with noise, once" if name in once else how
@@ -228,33 +224,33 @@ def _describe_fields(fields: Fields, place: Context, private: Privacy, summed: b
     return ", ".join(words) or "an empty message", size
 
 
-def _wanted(form: Form, place: Context) -> bool | None:
+def _wanted(form: Form, context: Context) -> bool | None:
     """Return whether the field is sent; None if that is open, such as when it depends on the server's request."""
     try:
-        return form.wanted(place)
-    except KeyError:  # `place.asked` is empty: nothing was asked yet
+        return form.wanted(context)
+    except KeyError:  # `context.asked` is empty: nothing was asked yet
         return None
 
 
-def _describe(form: Form, place: Context) -> _Described:
+def _describe(form: Form, context: Context) -> _Described:
     match form:
         case Sometimes():
-            field = _describe(form.form, place)
-            return replace(field, words=f"perhaps: {field.words}") if _wanted(form, place) is None else field
+            field = _describe(form.form, context)
+            return replace(field, words=f"perhaps: {field.words}") if _wanted(form, context) is None else field
         case Weights():
-            tensors = {name: place.net.initial[name] for name in form.names(place.net)}
+            tensors = {name: context.net.initial[name] for name in form.names(context.net)}
             size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
             shapes = _list_shapes({name: tuple(tensor.shape) for name, tensor in tensors.items()})
             return _Described(f"of the net: {shapes}", size, size)
         case Shaped():
-            lengths = [_length(dim, place) for dim in form.dims]
-            width = (form.dtype or place.net.dtype).itemsize
+            lengths = [_length(dim, context) for dim in form.dims]
+            width = (form.dtype or context.net.dtype).itemsize
             bounds = [most for _, most in lengths if most is not None]
             bound = math.prod(bounds) * width if len(bounds) == len(lengths) else None
             size = math.prod(words for words, _ in lengths if isinstance(words, int)) * width
             return _Described(f"numbers [{', '.join(str(words) for words, _ in lengths)}]", size, bound)
         case Wholes():
-            words, most = _length(form.dim, place)
+            words, most = _length(form.dim, context)
             size = 8 * words if isinstance(words, int) else 0
             return _Described(f"whole numbers [{words}]", size, None if most is None else 16 * most)
         case Whole():
@@ -264,7 +260,7 @@ def _describe(form: Form, place: Context) -> _Described:
         case Flag():
             return _Described("true or false", 1, 32)
         case Each():
-            field = _describe(form.form, place)
+            field = _describe(form.form, context)
             return _Described(f"any number of: {field.words}", field.size)
         case Bytes():
             about = "" if form.usual is None else f"about {form.usual:,} bytes, "
@@ -277,15 +273,15 @@ def _list_shapes(tensors: Mapping[str, Sequence[int]]) -> str:
     return ", ".join(shapes[:6]) + (f" and {len(shapes) - 6} more tensors" if len(shapes) > 6 else "")
 
 
-def _length(dim: Dim, place: Context) -> tuple[int | str, int | None]:
+def _length(dim: Dim, context: Context) -> tuple[int | str, int | None]:
     """Return a length, or words if it is not fixed; and the largest possible length, None if that is open."""
     if isinstance(dim, Upto):
-        words, most = _length(dim.most, place)
+        words, most = _length(dim.most, context)
         return f"up to {words}", most
     if isinstance(dim, str) and dim not in ("classes", "width", "size"):
         return dim, None
     try:
-        length = length_of(dim, place)
+        length = length_of(dim, context)
     except KeyError:  # nothing was asked yet
         return "as asked", None
     return length, length

@@ -18,8 +18,7 @@ from typing import Any
 
 from fedkin.errors import ConfigError
 from fedkin.folders import write_new
-from fedkin.network.link import is_name
-from fedkin.untrusted import error_text, escaped
+from fedkin.untrusted import error_text, escaped, plain_word
 
 try:
     from cryptography import x509
@@ -170,7 +169,7 @@ def certificate_pem(chain: Iterable[x509.Certificate]) -> bytes:
 def common_name(subject: x509.Name, where: str) -> str:
     """Return the only common name; raises ConfigError unless it is a valid participant name."""
     names = [str(each.value) for each in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
-    if len(names) != 1 or not is_name(names[0]):
+    if len(names) != 1 or not plain_word(names[0]):
         got = ", ".join(repr(escaped(each, 64)) for each in names) or "none"
         raise ConfigError(
             f"{where}: expected one common name of letters, digits, '.', '_' and '-', which names the participant; got "

@@ -18,9 +18,8 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from fedkin.errors import ConfigError, WrongSetting
 from fedkin.folders import write_new
 from fedkin.network.identity import certificates_of, common_name, fingerprint
-from fedkin.network.link import is_name
 from fedkin.settings import Settings, parse
-from fedkin.untrusted import error_text, escaped, printable, text_in, toml_of
+from fedkin.untrusted import error_text, escaped, plain_word, printable, text_in, toml_of
 
 VERSION = 1
 _LARGEST = 1 << 24
@@ -116,7 +115,7 @@ class Join(Settings):
         if not isinstance(value, Mapping) or not 1 <= len(value) <= _MOST_MEMBERS:
             raise ValueError(f"expected 1 to {_MOST_MEMBERS} tables, one for each participant")
         for name in value:
-            if not is_name(name):
+            if not plain_word(name):
                 raise ValueError(f"{escaped(str(name), 64)!r} cannot be a name: 1 to 64 of A-Z a-z 0-9 . _ -")
         return value
 

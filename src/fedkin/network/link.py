@@ -91,15 +91,6 @@ class Refusals:
             return self._counts.total()
 
 
-def is_name(text: str) -> bool:
-    """Whether this is a valid participant name: 1 to 64 of A-Z a-z 0-9 . _ - that begin with a letter or digit.
-
-    >>> is_name("hospital-a"), is_name("a/b"), is_name("")
-    (True, False, False)
-    """
-    return plain_word(text)
-
-
 def is_subject(text: str) -> bool:
     """Whether this is a valid subject: words of a-z 0-9 . _ - with / between them, at most 200 characters.
 
@@ -154,7 +145,7 @@ class Link(ABC):
 
     def check(self, name: str, subject: str) -> None:
         """Raise Refused for an invalid name or subject."""
-        if not is_name(name) or name == self.me:
+        if not plain_word(name) or name == self.me:
             raise Refused(name, subject, "not a name that another participant can have")
         if not is_subject(subject):
             raise Refused(name, subject, "not a subject: words of a-z 0-9 . _ - with / between them")

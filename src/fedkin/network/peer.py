@@ -15,7 +15,7 @@ from fedkin.engines.executors.jobs import Modules, OneByOne
 from fedkin.engines.failures import TooFew
 from fedkin.engines.ledger import Page
 from fedkin.engines.privacy import system_noise
-from fedkin.engines.results import Outcome
+from fedkin.engines.results import Outcome, Traffic, Undelivered
 from fedkin.engines.rounds import Engine
 from fedkin.engines.setup import Setup
 from fedkin.engines.site import LocalSite
@@ -24,11 +24,10 @@ from fedkin.federation import Client
 from fedkin.flow import Message, PeerMethod
 from fedkin.graph import network
 from fedkin.learning.devices import opened
-from fedkin.network.link import is_name
-from fedkin.network.peer_exchange import PeerExchange, Received
+from fedkin.network.peer_exchange import PeerExchange, PeerMessage
 from fedkin.network.registration import about_of
 from fedkin.network.status import StatusFile
-from fedkin.untrusted import escaped
+from fedkin.untrusted import escaped, plain_word
 
 _HEAVIEST = 5  # number of weights in the status file
 
@@ -65,7 +64,7 @@ class PeerEngine(Engine):
         self.exchange.failed(number)
         self.status.round = number
         self.status.tell(
-            round=self.neighbours.heard, epsilon={"": self.page.spent} if self.setup.privacy.on else {},
+            round=self.neighbours.last_heard, epsilon={"": self.page.spent} if self.setup.privacy.on else {},
             weights={"": heaviest_in(report)},
         )  # fmt: skip
         return outcome
@@ -103,7 +102,7 @@ class PeerEngine(Engine):
         """Whether a neighbour is so far ahead that it offers nothing for this round any more, or never did."""
         if not self.behind or number < self.next:
             return self.behind
-        ahead = [there for there in self.neighbours.whereabouts(near).values() if there.round > number]
+        ahead = [there for there in self.neighbours.progress_of_others(near).values() if there.round > number]
         self.next = max((there.round for there in ahead if (there.first or there.round) > number), default=1)
         self.behind = number < self.next
         if self.behind:
@@ -118,35 +117,35 @@ class PeerEngine(Engine):
         for turn in itertools.count():
             box = self.site.step({me: inbox}).get(me)
             for failure in self.exchange.failed(number):
-                self.neighbours.say(f"round {number}: {escaped(failure.words, 200)}")
-                if self.setup.engine.errors == "stop" and failure.error is not None:
+                self.neighbours.say(f"round {number}: {escaped(failure.cause.reason, 200)}")
+                if self.setup.engine.errors == "stop":
                     raise failure.error
             heard = self.neighbours.exchange(number, turn, awaited, box)
-            if self.neighbours.stop.is_set() and any(answer.missing for answer in heard.values()):
+            if self.neighbours.stop.is_set() and any(isinstance(answer, Undelivered) for answer in heard.values()):
                 raise TooFew(f"round {number}: stopped while a neighbour was awaited")
             if box is None:
                 return
             self.log.send([Envelope(number, box.phase, turn, me, id, message) for id, message in box.messages.items()])
             inbox = self._inbox(number, turn, box.phase, heard)
-            awaited -= {id for id, answer in heard.items() if answer.ended}
+            awaited -= {id for id, answer in heard.items() if isinstance(answer, PeerMessage) and answer.ended}
 
-    def _inbox(self, number: int, turn: int, phase: str, heard: Mapping[str, Received]) -> dict[str, Message]:
+    def _inbox(
+        self, number: int, turn: int, phase: str, heard: Mapping[str, PeerMessage | Undelivered]
+    ) -> dict[str, Message]:
         """Return the valid messages, in the order of the senders; missing messages are recorded."""
         me, envelopes = self.client.id, []
-        for id in sorted(heard):
-            answer = heard[id]
-            if (answer.missing is not None) != (id in self.absent):
-                words = "heard again" if answer.missing is None else escaped(f"{answer.missing}: {answer.reason}", 200)
+        for id, answer in sorted(heard.items()):
+            if isinstance(answer, Undelivered) != (id in self.absent):
+                words = escaped(": ".join(answer), 200) if isinstance(answer, Undelivered) else "heard again"
                 self.neighbours.say(f"round {number}: {id}: {words}")
                 self.absent ^= {id}
-            if answer.missing is not None:
+            if isinstance(answer, Undelivered):
                 self.behind = True
-                self.log.miss(Envelope(number, phase, turn, id, me, Message()), answer.missing, answer.reason)
+                self.log.traffic.append(Traffic(number, id, me, phase, 0, 0, *answer))
             elif answer.message is not None:
-                envelopes.append(Envelope(number, answer.phase, turn, id, me, answer.message))
-        nothing = dict.fromkeys(heard, Message())
-        expected = Inbox(self.validator, number, turn, nothing, {me: phase})
-        return {envelope.sender: envelope.message for envelope in self.log.send(envelopes, expected)}
+                envelopes.append(Envelope(number, answer.phase, turn, id, me, Message(**answer.message)))
+        inbox = Inbox(self.validator, number, turn, dict.fromkeys(heard, Message()), {me: phase})
+        return {envelope.sender: envelope.message for envelope in self.log.send(envelopes, inbox)}
 
     def _offers(self, ids: Iterable[str] | None = None) -> dict[str, Message]:
         return {self.client.id: Message()}
@@ -162,7 +161,7 @@ def heaviest_in(report: Message) -> dict[str, float]:
     {'bob': 0.75, 'ann': 0.25}
     """
     for row in report.values():
-        if isinstance(row, Mapping) and row and all(is_name(str(id)) and type(w) is float for id, w in row.items()):
+        if isinstance(row, Mapping) and row and all(plain_word(str(id)) and type(w) is float for id, w in row.items()):
             ids = sorted((id for id in row if row[id] > 0), key=lambda id: (-row[id], id))
             return {id: round(row[id], 4) for id in ids[:_HEAVIEST]}
     return {}

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from threading import Event, Lock
@@ -23,9 +22,8 @@ from pydantic import Field, StrictBool, StrictStr
 
 from fedkin import codec
 from fedkin.engines.failures import words_of
-from fedkin.engines.results import Missing, Outbox
+from fedkin.engines.results import Missing, Outbox, Undelivered
 from fedkin.errors import MethodError, RunError
-from fedkin.flow import Message
 from fedkin.folders import made_private, replace
 from fedkin.network.agreement import Agreement, Terms, difference
 from fedkin.network.link import UNREACHED, Left, Link, LinkError, Missed
@@ -38,7 +36,7 @@ AGAIN = 0.1  # seconds between two looks at the others
 _TERMS = 5.0  # seconds of one pull of an agreement, which may take long with many peers on one machine
 _ROOM = 1 << 20  # bytes of an offer in addition to its message
 _HINT = 20.0  # seconds without reaching anybody before a hint is shown
-_LINGER = 2.0  # seconds in which a refused peer may read why
+_STAY = 2.0  # seconds in which a refused peer may read why
 _OFFERS = re.compile(r"(\d+)-(\d+)\.offers")  # the file of a round and a turn
 _KEPT = 3  # last rounds with a neighbour whose messages are still offered to it
 
@@ -73,26 +71,12 @@ class PeerMessage(WireMessage):
     message: dict[str, Any] | None = None
 
 
-@dataclass(frozen=True)
-class Received:
-    """What a neighbour sent in an exchange: a message with its phase, or neither.
-
-    ended: whether the neighbour's round has ended. missing, reason: why there is no offer.
-    """
-
-    missing: Missing | None = None
-    reason: str = ""
-    phase: str = ""
-    message: Message | None = None
-    ended: bool = False
-
-
 class PeerExchange:
     """The exchanges of a peer with all other peers in `names`.
 
     settings: the section `[network]`. limit: the largest message in bytes. outbox: the stored offers of this peer.
     stop: set it to make the peer leave. done: the number of rounds that were done before a restart. members: the peers
-    that have come, with equal settings. heard: by peer, the last round from which a message came.
+    that have come, with equal settings. last_heard: by peer, the last round from which a message came.
     """
 
     def __init__(
@@ -103,17 +87,17 @@ class PeerExchange:
         self.stop = stop or Event()
         self.others = sorted(set(names) - {link.me})
         self.run = blake2b(repr(sorted({*self.others, link.me})).encode(), digest_size=4).hexdigest()
-        self.most = limit + _ROOM
+        self.size_limit = limit + _ROOM
         self.done, self.round, self.waits, self.ended = done, done + 1, True, False
         # By peer: the rounds with offers to it, each with its last turn.
         self.offered: dict[str, dict[int, int]] = {id: {} for id in self.others}
         self.members: set[str] = set()
         self.hinted = False
-        self.telling = Lock()
+        self.progress_lock = Lock()
         self.comparisons: dict[str, Future[str | None]] = {}
-        self.heard: dict[str, int] = {}
-        self.down: set[str] = set()  # neighbours that were missed, and have not answered since
-        self.awaited: set[str] = set()  # neighbours with a lost connection, for which this peer waits
+        self.last_heard: dict[str, int] = {}
+        self.unreachable: set[str] = set()  # neighbours that were missed, and have not answered since
+        self.lost: set[str] = set()  # neighbours with a lost connection, for which this peer waits
         self.pool = ThreadPoolExecutor(max(2 * len(self.others), 1), thread_name_prefix="neighbour")
 
     # -- arrivals -------------------------------------------------------------------------------------------------
@@ -150,11 +134,11 @@ class PeerExchange:
                 self._note_nobody(begun_at)
             for id, words in zip(here, self.pool.map(self._compare, here), strict=True):
                 if words:
-                    self._linger(id)
+                    self._stay_connected(id)
                     raise RunError(f"{id} cannot be a neighbour: {words}")
             begun = list[Progress]()
             if not self.link.present().intersection(missing):
-                begun = [there for there in self.whereabouts().values() if not there.waits]
+                begun = [there for there in self.progress_of_others().values() if not there.waits]
                 # A peer on which they count may not be connected here yet: it may be starting again, as this peer is.
                 if begun and not {id for there in begun for id in there.counts}.intersection(missing):
                     return
@@ -182,7 +166,7 @@ class PeerExchange:
     def _compare(self, id: str) -> str | None:
         """Admit a peer with an equal agreement; returns what differs, or None if the peer does not answer yet."""
         try:
-            there = read(Terms, self.link.pull(id, f"{self.run}/terms", _TERMS, self.most)).agreement
+            there = read(Terms, self.link.pull(id, f"{self.run}/terms", _TERMS, self.size_limit)).agreement
         except Missed:
             return None
         except (MethodError, LinkError) as error:
@@ -192,9 +176,9 @@ class PeerExchange:
         self.members.add(id)
         return ""
 
-    def _linger(self, id: str) -> None:
+    def _stay_connected(self, id: str) -> None:
         """Stay connected for a moment, so that the other peer sees what differs too."""
-        until = time.monotonic() + _LINGER
+        until = time.monotonic() + _STAY
         while id in self.link.present() and time.monotonic() < until and not self.stop.wait(AGAIN):
             pass
 
@@ -222,24 +206,24 @@ class PeerExchange:
 
     def tell(self, ids: Iterable[str]) -> None:
         """Tell these peers the progress of this peer."""
-        with self.telling:
-            counts = () if self.ended else tuple(sorted(self.members - self.down))
+        with self.progress_lock:
+            counts = () if self.ended else tuple(sorted(self.members - self.unreachable))
             for id in ids:
                 offered = tuple(sorted(self.offered[id].items()))
                 now = Progress(round=self.round, waits=self.waits, offered=offered, counts=counts)
                 self.link.offer(id, f"{self.run}/now", encode(now))
 
-    def whereabouts(self, ids: Iterable[str] | None = None) -> dict[str, Progress]:
+    def progress_of_others(self, ids: Iterable[str] | None = None) -> dict[str, Progress]:
         """Return the progress of these peers (None: of all), without peers that do not answer."""
         here = self.link.present()
         present = [id for id in (self.others if ids is None else sorted(ids)) if id in here]
-        places = zip(present, self.pool.map(self.whereabouts_of, present), strict=True)
+        places = zip(present, self.pool.map(self.progress_of, present), strict=True)
         return {id: there for id, there in places if there is not None}
 
-    def whereabouts_of(self, id: str) -> Progress | None:
+    def progress_of(self, id: str) -> Progress | None:
         """Return the progress of this peer; None if it does not answer."""
         try:
-            return read(Progress, self.link.pull(id, f"{self.run}/now", SLICE, self.most))
+            return read(Progress, self.link.pull(id, f"{self.run}/now", SLICE, self.size_limit))
         except (LinkError, MethodError):
             return None
 
@@ -249,7 +233,7 @@ class PeerExchange:
         self.enter(round)
         until = time.monotonic() + self.settings.deadline
         while not self.stop.wait(AGAIN) and time.monotonic() < until:
-            if all(there.round >= round for there in self.whereabouts().values()):
+            if all(there.round >= round for there in self.progress_of_others().values()):
                 return
 
     def close(self) -> None:
@@ -258,7 +242,9 @@ class PeerExchange:
 
     # -- exchanges ------------------------------------------------------------------------------------------------
 
-    def exchange(self, round: int, turn: int, near: Iterable[str], box: Outbox | None) -> dict[str, Received]:
+    def exchange(
+        self, round: int, turn: int, near: Iterable[str], box: Outbox | None
+    ) -> dict[str, PeerMessage | Undelivered]:
         """Make offers to these neighbours (box None: the round has ended here), and return what they sent."""
         near = sorted(near)
         offers = _offers(near, box)
@@ -283,66 +269,64 @@ class PeerExchange:
             self.link.withdraw(f"{self.run}/r{old}/", id)
             del rounds[old]
 
-    def _pulled(self, id: str, round: int, turn: int, until: float) -> Received:
+    def _pulled(self, id: str, round: int, turn: int, until: float) -> PeerMessage | Undelivered:
         """Return what a neighbour sent in this exchange; wait for it as long as it may still come."""
-        if (down := self._is_down(id, round)) is not None:
-            return down
+        if (unreachable := self._why_unreachable(id, round)) is not None:
+            return unreachable
         silent = 0.0
         while (left := until - time.monotonic()) > 0:
             begun = time.monotonic()
             try:
-                heard = self._read(id, round, turn, min(left, SLICE))
+                offer = self._read(id, round, turn, min(left, SLICE))
             except Missed:
-                there = self.whereabouts_of(id) if id in self.link.present() else None
+                there = self.progress_of(id) if id in self.link.present() else None
             except LinkError as error:
-                return Received(Missing.REFUSED, words_of(error))
+                return Undelivered(Missing.REFUSED, words_of(error))
             else:
-                self.down.discard(id)
-                self.heard[id] = max(round, self.heard.get(id, 0))
-                if id in self.awaited:
-                    self.awaited.discard(id)
+                self.unreachable.discard(id)
+                self.last_heard[id] = max(round, self.last_heard.get(id, 0))
+                if id in self.lost:
+                    self.lost.discard(id)
                     self.say(f"round {round}: {id} is connected again")
-                return heard
+                return offer
             if self.stop.is_set():
-                return Received(Missing.LATE, "this peer was stopped")
+                return Undelivered(Missing.LATE, "this peer was stopped")
             if there is not None and there.left_out(round, turn):
-                return Received(Missing.LATE, f"it left round {round} out")
+                return Undelivered(Missing.LATE, f"it left round {round} out")
             silent = 0.0 if there is not None else silent + time.monotonic() - begun
             away = id not in self.link.present()
             if silent > self.settings.grace:
-                return self._missed(id, Missing.GONE, "the connection is lost" if away else "it does not answer")
-            if away and id not in self.awaited:
-                self.awaited.add(id)
+                return self._give_up_on(id, Missing.GONE, "the connection is lost" if away else "it does not answer")
+            if away and id not in self.lost:
+                self.lost.add(id)
                 self.say(f"round {round}: {id} is not connected: waiting for at most {self.settings.grace:g} s")
-        return self._missed(id, Missing.LATE, f"nothing within {self.settings.deadline:g} s")
+        return self._give_up_on(id, Missing.LATE, f"nothing within {self.settings.deadline:g} s")
 
-    def _read(self, id: str, round: int, turn: int, timeout: float) -> Received:
-        data = self.link.pull(id, f"{self.run}/r{round}/t{turn}", timeout, self.most)
+    def _read(self, id: str, round: int, turn: int, timeout: float) -> PeerMessage | Undelivered:
+        data = self.link.pull(id, f"{self.run}/r{round}/t{turn}", timeout, self.size_limit)
         try:
-            offer = read(PeerMessage, data)
+            return read(PeerMessage, data)
         except MethodError as error:
             self.link.refused.add(id, f"r{round}/t{turn}", error_text(error))
-            return Received(Missing.REFUSED, error_text(error))
-        message = None if offer.message is None else Message(**offer.message)
-        return Received(phase=offer.phase, message=message, ended=offer.ended)
+            return Undelivered(Missing.REFUSED, error_text(error))
 
-    def _missed(self, id: str, missing: Missing, reason: str) -> Received:
+    def _give_up_on(self, id: str, missing: Missing, reason: str) -> Undelivered:
         """Note a neighbour for which this peer does not wait again before it answers."""
-        self.awaited.discard(id)
-        self.down.add(id)
+        self.lost.discard(id)
+        self.unreachable.add(id)
         self.tell(self.others)  # a peer that starts again waits for the peers on which others count
-        return Received(missing, reason)
+        return Undelivered(missing, reason)
 
-    def _is_down(self, id: str, round: int) -> Received | None:
+    def _why_unreachable(self, id: str, round: int) -> Undelivered | None:
         """Return why this peer does not wait for this neighbour now; None if it waits."""
-        if id not in self.down:
+        if id not in self.unreachable:
             return None
         if id not in self.link.present():
-            return Received(Missing.GONE, "not connected")
-        there = self.whereabouts_of(id)
+            return Undelivered(Missing.GONE, "not connected")
+        there = self.progress_of(id)
         if there is None:
-            return Received(Missing.GONE, "it does not answer")
-        return None if there.round >= round - 1 else Received(Missing.LATE, f"it is in round {there.round}")
+            return Undelivered(Missing.GONE, "it does not answer")
+        return None if there.round >= round - 1 else Undelivered(Missing.LATE, f"it is in round {there.round}")
 
 
 class PeerOutbox:

@@ -27,7 +27,7 @@ from fedkin.federation import Client, Federation
 from fedkin.federation.samples import Absence
 from fedkin.federation.summaries import ColumnTypes, SharedEncoding, TableSummary, agree, common_columns
 from fedkin.federation.table import Reading
-from fedkin.network.agreement import Agreement, PlanOf, Terms, agreed, difference
+from fedkin.network.agreement import Agreement, PlanOf, Terms, difference, plan_and_agreement
 from fedkin.network.link import Left, Link, LinkError, Missed, Refused
 from fedkin.network.messages import Count, Id, Pointer, WireMessage, encode, read
 from fedkin.network.settings import NetworkSettings, task_from
@@ -194,25 +194,25 @@ class Registration:
         self.hellos: dict[Stage, dict[str, Hello]] = {"columns": {}, "profile": {}, "about": {}}
         self.columns = None if shared is None else shared.columns
         self.expected = network.clients if isinstance(network.clients, int) else len(network.clients)
-        self.begins = self._deadline()
+        self.deadline = self._deadline()
         self.members: dict[str, Member] = {}
-        self.lives: dict[str, str] = {}  # by client, the process that takes part
+        self.processes: dict[str, str] = {}  # by client, the process that takes part
         self.next_order: dict[str, int] = {}  # by admitted client, the number of its next order
-        self.due: dict[str, Hello] = {}  # clients that join, leave or have new samples from the next round on
-        self.parting: dict[str, Hello] = {}  # clients that have left in this round
+        self.next_round: dict[str, Hello] = {}  # clients that join, leave or have new samples from the next round on
+        self.leaving: dict[str, Hello] = {}  # clients that have left in this round
         self.fingerprint = ""  # of a resumed run: the fingerprint in federation.json
-        self.silent: dict[str, float] = {}  # by member without a connection, since when
+        self.lost_at: dict[str, float] = {}  # by member without a connection, since when
         self.closed = self.complete = False
         self.plan: Setup | None = None
         self.agreement = Agreement(settings=settings, task=None)
         self.threads: dict[str, Thread] = {}
         if kept is not None:
-            self._recall(kept, moved or {})
+            self._resume(kept, moved or {})
         elif shared is not None:
-            self._adopt(shared.task)
+            self._set_task(shared.task)
         Thread(target=self._watch, name="registration", daemon=True).start()
 
-    def _recall(self, kept: Mapping[str, Any], moved: Mapping[str, Any]) -> None:
+    def _resume(self, kept: Mapping[str, Any], moved: Mapping[str, Any]) -> None:
         if self.reading is not None and self.shared is None:
             raise RunError("encoding.json: the encoding on which all agreed is not in the folder; put the file back")
         try:
@@ -221,14 +221,14 @@ class Registration:
             }
             self.members = {id: parse(Member, tree, id) for id, tree in (moved or first).items()}
             self.run, self.fingerprint = str(kept["run"]), str(kept["fingerprint"])
-            self._adopt(task_from(kept["task"]))
+            self._set_task(task_from(kept["task"]))
         except (KeyError, TypeError, AttributeError, ConfigError):
             raise RunError("federation.json: not that of a federation over a network; name another folder") from None
         self.complete = True
 
-    def _adopt(self, task: Task) -> None:
+    def _set_task(self, task: Task) -> None:
         """Set the federation's task; raises ConfigError if the experiment does not fit it."""
-        plan, agreement = agreed(self.agreement.settings, task, self.plan_of)
+        plan, agreement = plan_and_agreement(self.agreement.settings, task, self.plan_of)
         if plan is None:
             raise ConfigError(agreement.cannot)
         self.plan, self.agreement = plan, agreement
@@ -241,17 +241,17 @@ class Registration:
         In a resumed run all clients are known: wait for one of them without limit, and then for the others for at most
         `network.grace`.
         """
-        told, left, resumed = "", self.network.grace, self.complete
+        status, left, resumed = "", self.network.grace, self.complete
         with self.changed:
             while True:
                 self._decide()
-                back = {name for name in self.here if name in self.next_order or name in self.due}
-                if self.complete and (not resumed or (back and (left <= 0 or back.issuperset(self.here)))):
+                back = {name for name in self.active if name in self.next_order or name in self.next_round}
+                if self.complete and (not resumed or (back and (left <= 0 or back.issuperset(self.active)))):
                     return self.roster()
                 if stopping():
                     raise RunError("stopped while clients were awaited; nothing is lost, start it again")
-                if (line := self._state()) != told:
-                    told = line
+                if (line := self._state()) != status:
+                    status = line
                     self.say(line)
                 if not self.changed.wait(0.2) and back:
                     left -= 0.2
@@ -262,29 +262,29 @@ class Registration:
             return "about"
         return "columns" if self.columns is None else "profile"
 
-    def _here(self, stage: Stage) -> list[str]:
+    def _arrived(self, stage: Stage) -> list[str]:
         return sorted(self.next_order if self.complete else self.hellos[stage])
 
     def _state(self) -> str:
         """Return which clients are there and which are missing, in one line."""
         stage = self._stage()
-        here, missing = self._here(stage), self._missing(stage)
+        here, missing = self._arrived(stage), self._missing(stage)
         what = {"columns": "have told their columns", "profile": "have told of their tables", "about": "are here"}
-        line = f"{len(here)} of {self._wanted()} clients {what[stage]}: {', '.join(here) or 'nobody'}"
+        line = f"{len(here)} of {self._needed()} clients {what[stage]}: {', '.join(here) or 'nobody'}"
         return line + (f"; missing: {missing}" if missing and here else "")
 
     def _missing(self, stage: Stage) -> str:
         """Return the names of clients that have not come yet, as far as names are known."""
         clients = self.network.clients
-        names: Iterable[str] = self.here if self.complete else () if isinstance(clients, int) else clients
-        missing = sorted(set(names) - set(self._here(stage)))
+        names: Iterable[str] = self.active if self.complete else () if isinstance(clients, int) else clients
+        missing = sorted(set(names) - set(self._arrived(stage)))
         return ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
 
-    def _wanted(self) -> int:
+    def _needed(self) -> int:
         """Return how many clients are needed now."""
         if self.complete:
-            return len(self.here)
-        if time.monotonic() < self.begins:
+            return len(self.active)
+        if time.monotonic() < self.deadline:
             return self.expected
         return max(2, min(self.expected, len(self.hellos[self._stage()])))
 
@@ -296,8 +296,8 @@ class Registration:
     def roster(self) -> Roster:
         """Return the roster of the clients, as they described themselves."""
         assert self.plan is not None
-        there = {id: member for id, member in sorted(self.members.items()) if member.first.seen or not member.left}
-        return Roster({id: member.entry for id, member in there.items()}, self.plan.task, self.name)
+        members = [(id, one) for id, one in sorted(self.members.items()) if one.first.seen or not one.left]
+        return Roster({id: member.entry for id, member in members}, self.plan.task, self.name)
 
     def facts(self) -> dict[str, Any]:
         """Return the facts of the clients for records and reports."""
@@ -306,38 +306,31 @@ class Registration:
         more: dict[str, Any] = {}
         if task.kind != "classification":
             more = {"outputs": task.outputs, "metric": task.metric.name}
+        digest = blake2b(digest_size=16)
+        for id, member in sorted(self.members.items()):
+            digest.update(repr((id, member.first.group, member.first.digest)).encode())
         return {
             "name": self.name,
-            "fingerprint": self.fingerprint or self._fingerprint(),
+            "fingerprint": self.fingerprint or digest.hexdigest(),
             "run": self.run,
             "task": {**asdict(task), **more},
             "clients": {id: member.facts for id, member in sorted(self.members.items())},
         }
 
-    def _fingerprint(self) -> str:
-        digest = blake2b(digest_size=16)
-        for id, member in sorted(self.members.items()):
-            digest.update(repr((id, member.first.group, member.first.digest)).encode())
-        return digest.hexdigest()
-
     # -- clients that join or leave after the first round ---------------------------------------------------------
 
-    def about(self, name: str) -> About:
-        """Return the current description of a member."""
-        return self.members[name].now
-
     @property
-    def here(self) -> list[str]:
+    def active(self) -> list[str]:
         """The members that have not left."""
-        return [name for name in sorted(self.members) if self._is_here(name)]
+        return [name for name in sorted(self.members) if self._is_active(name)]
 
-    def _is_here(self, name: str) -> bool:
+    def _is_active(self, name: str) -> bool:
         return name in self.members and self.members[name].left is None
 
     def is_gone(self, name: str) -> bool:
         """Whether a member had no connection for so long (`network.gone_after`) that it counts as left."""
         after, now = self.network.gone_after, time.monotonic()
-        return after is not None and now - self.silent.get(name, now) > after
+        return after is not None and now - self.lost_at.get(name, now) > after
 
     def turn_to(self, round: int) -> bool:
         """Begin a round: admit waiting clients, remove clients that leave or are gone, and count new samples.
@@ -346,27 +339,27 @@ class Registration:
         before are told now.
         """
         with self.changed:
-            self._part()
-            due, self.due = self.due, {}
-            self.parting = {name: hello for name, hello in due.items() if hello.leaves}
-            gone = [name for name in self.here if name not in due and self.is_gone(name)]
+            self._confirm_leaving()
+            changes, self.next_round = self.next_round, {}
+            self.leaving = {name: hello for name, hello in changes.items() if hello.leaves}
+            gone = [name for name in self.active if name not in changes and self.is_gone(name)]
             for name in gone:
                 self.say(f"{name} was not connected for {self.network.gone_after:g} s: it has left")
-            for name in sorted({*self.parting, *gone}):
+            for name in sorted({*self.leaving, *gone}):
                 member = self.members[name]
                 self.members[name] = Member(told=member.told, away=(*member.away, (round, None)))
                 self.point(name)
-            for name, hello in sorted(due.items()):
+            for name, hello in sorted(changes.items()):
                 if not hello.leaves and hello.about is not None:
                     self._count(name, hello, hello.about, round)
-            return bool(due or gone)
+            return bool(changes or gone)
 
     def _count(self, name: str, hello: Hello, about: About, round: int) -> None:
         """Use a client's new description from this round on: it joins, comes back, or has new samples."""
-        came, member = not self._is_here(name), self.members.get(name)
+        newly, member = not self._is_active(name), self.members.get(name)
         if member is None:
             member = Member(told={round: about})
-        elif came:
+        elif newly:
             away, (first, _) = member.away[:-1], member.away[-1]
             member = Member(told={member.joins: about}, away=(*away, *([(first, round - 1)] if first < round else [])))
         else:
@@ -374,22 +367,22 @@ class Registration:
             self.say(f"{name}: {about.n_train:,} training samples from round {round} on ({before:,} before)")
             member = Member(told={**member.told, round: about}, away=member.away)
         self.members[name] = member
-        if came or self.has_paused(name, hello):
-            self.lives[name] = hello.life
+        if newly or self.has_paused(name, hello):
+            self.processes[name] = hello.life
             self._welcome(name, hello)
 
-    def _part(self) -> None:
+    def _confirm_leaving(self) -> None:
         """Confirm to clients that they have left, since a checkpoint has that by now."""
-        for name, hello in self.parting.items():
+        for name, hello in self.leaving.items():
             self._farewell(name, hello)
-        self.parting = {}
+        self.leaving = {}
 
     def end(self) -> None:
         """Confirm to clients that they have left; tell those that wait for another round that the run has ended."""
         with self.changed:
-            self._part()
-            for name, hello in self.due.items():
-                if hello.leaves or not self._is_here(name) or self.has_paused(name):
+            self._confirm_leaving()
+            for name, hello in self.next_round.items():
+                if hello.leaves or not self._is_active(name) or self.has_paused(name):
                     self._refuse(name, hello, "the run has ended")
 
     def _farewell(self, name: str, hello: Hello) -> None:
@@ -401,8 +394,8 @@ class Registration:
 
         A new process of this member has said that it leaves, or has new samples from the next round on.
         """
-        hello = hello or self.due.get(name)
-        return hello is not None and hello.life != self.lives.get(name)
+        hello = hello or self.next_round.get(name)
+        return hello is not None and hello.life != self.processes.get(name)
 
     def moved(self) -> dict[str, Any]:
         """Return all members, also those that joined later or left, for the state of a run."""
@@ -414,7 +407,7 @@ class Registration:
         """Once all clients have reached this stage, refuse those that differ from most, or answer all and continue."""
         stage = self._stage()
         hellos = self.hellos[stage]
-        if self.complete or len(hellos) < self._wanted():
+        if self.complete or len(hellos) < self._needed():
             return
         if stage == "columns":
             tables = {name: ColumnTypes.from_json(hello.columns) for name, hello in hellos.items()}
@@ -428,7 +421,7 @@ class Registration:
             summaries = {name: TableSummary.from_json(hello.profile) for name, hello in hellos.items()}
             self.shared = Shared(agree(summaries, self.reading), self.columns, names)
             self.keep(self.shared)
-            self._adopt(self.shared.task)
+            self._set_task(self.shared.task)
         else:
             wrong = self._unlike_most(hellos)
             if not wrong:
@@ -443,7 +436,7 @@ class Registration:
             return
         if len(hellos) < self.expected:
             self.say(f"{self.expected - len(hellos)} clients have not come in time, and are left out")
-        self.expected, self.begins = len(hellos), self._deadline()
+        self.expected, self.deadline = len(hellos), self._deadline()
         for name, hello in sorted(hellos.items()):
             self._welcome(name, hello)
 
@@ -458,7 +451,7 @@ class Registration:
             if first.task is None:
                 raise ConfigError("it does not say what it has learned to predict")
             if plan is None:
-                self._adopt(first.task)
+                self._set_task(first.task)
         except Exception as error:  # torch may lack the memory for a net of this task
             return dict.fromkeys(like, f"the experiment cannot be run with these samples: {error_text(error)}")
         self.agreement = self.agreement.model_copy(update={"columns": first.columns})
@@ -483,13 +476,13 @@ class Registration:
                 except LinkError:
                     return
                 now = time.monotonic()
-                self.silent = {name: self.silent.get(name, now) for name in self.members if name not in present}
+                self.lost_at = {name: self.lost_at.get(name, now) for name in self.members if name not in present}
                 for name in sorted(present - set(self.threads)):
-                    self.threads[name] = Thread(target=self._attend, args=(name,), name=f"hello {name}", daemon=True)
+                    self.threads[name] = Thread(target=self._serve, args=(name,), name=f"hello {name}", daemon=True)
                     self.threads[name].start()
                 self.changed.wait(_AGAIN)
 
-    def _attend(self, name: str) -> None:
+    def _serve(self, name: str) -> None:
         """Answer each hello of this participant once, until it is gone."""
         before, pause = b"", _AGAIN
         try:
@@ -521,7 +514,7 @@ class Registration:
         """Tell a client the number of its newest order."""
         with self.changed:
             number = self.next_order.get(name, 0)
-            left = self.complete and name in self.members and not self._is_here(name)
+            left = self.complete and name in self.members and not self._is_active(name)
             self.link.offer(name, "now", encode(Pointer(epoch=self.epoch, number=number, left=left)))
 
     def _offer_terms(self, name: str) -> None:
@@ -529,15 +522,15 @@ class Registration:
 
     def _answer(self, name: str, hello: Hello) -> None:
         """Answer a hello now, or keep it until all clients have reached its stage."""
-        twice = "" if hello.leaves else self._is_second(name, hello)
+        second = "" if hello.leaves else self._second_process(name, hello)
         with self.changed:
-            words = twice or self._refusal(name, hello)
-            later = "" if words else self._later(name, hello)
+            words = second or self._refusal(name, hello)
+            later = "" if words else self._change_next_round(name, hello)
             if words:
                 self._refuse(name, hello, words)
             elif hello.leaves and not later:
-                if name in self.parting:
-                    self.parting[name] = hello
+                if name in self.leaving:
+                    self.leaving[name] = hello
                 else:
                     self._farewell(name, hello)
             else:
@@ -548,28 +541,28 @@ class Registration:
 
     def _keep(self, name: str, hello: Hello, later: str) -> None:
         """Keep a hello until the next round (later: what changes then), or until all clients have reached its stage."""
-        before = self.due.pop(name, None)  # a client that was about to leave may have come back
-        known = self.lives.get(name), None if before is None else before.life
+        before = self.next_round.pop(name, None)  # a client that was about to leave may have come back
+        known = self.processes.get(name), None if before is None else before.life
         if not hello.leaves and hello.life not in known:
-            self.say(f"{name} is here" + (" again" if name in self.lives else ""))
+            self.say(f"{name} is here" + (" again" if name in self.processes else ""))
         if hello.seen and not hello.leaves:
             self.hellos[hello.stage][name] = hello
-        if not self._is_here(name) or not later:
-            self.lives[name] = hello.life
+        if not self._is_active(name) or not later:
+            self.processes[name] = hello.life
         if later and (hello.leaves or hello.about is not None):
             if before is None or before.about != hello.about:
                 self.say(f"{name} {later}")
-            self.due[name] = hello
+            self.next_round[name] = hello
         elif not later and self._is_decided(hello.stage):
             self._welcome(name, hello)
 
-    def _later(self, name: str, hello: Hello) -> str:
+    def _change_next_round(self, name: str, hello: Hello) -> str:
         """Return what this client does from the next round on, in words; empty if its hello is answered now."""
         about = hello.about
-        if self._is_here(name):
+        if self._is_active(name):
             if hello.leaves:
                 return "leaves"
-            other = about is not None and about.digest != self.about(name).digest
+            other = about is not None and about.digest != self.members[name].now.digest
             return "has other samples, which count from the next round on" if other else ""
         if about is None:
             now = hello.leaves or hello.seen or self._is_decided(hello.stage)
@@ -577,9 +570,9 @@ class Registration:
             now = hello.seen and not self.complete
         return "" if now else f"{'takes part' if hello.seen else 'is evaluated'} from the next round on"
 
-    def _is_second(self, name: str, hello: Hello) -> str:
+    def _second_process(self, name: str, hello: Hello) -> str:
         """Return why to refuse a second process with this name and key while the first one answers; else empty."""
-        first = self.lives.get(name, hello.life)
+        first = self.processes.get(name, hello.life)
         if first == hello.life:
             return ""
         try:
@@ -618,15 +611,15 @@ class Registration:
         if words := difference(self.agreement, hello.agreement):
             return words
         named, stage, about = self.network.clients, hello.stage, hello.about
-        if (self.complete or not hello.seen) and not self._is_here(name):
-            return self._why_not_now(name, hello)
+        if (self.complete or not hello.seen) and not self._is_active(name):
+            return self._why_not_admitted(name, hello)
         if self.complete and about is not None and name in self.members:
-            before = self.about(name)
+            before = self.members[name].now
             same = before.digest == about.digest and before.n_train == about.n_train
             may = same or self.network.reread
             return "" if may else "its samples are not those with which it was here before (network.reread is false)"
         known = set(self.members) if self.complete else set() if self.shared is None else set(self.shared.clients)
-        if not known and len(self.hellos[stage]) >= self._wanted():
+        if not known and len(self.hellos[stage]) >= self._needed():
             known = set(self.hellos[stage])
         if known and name not in known:
             return f"the federation is complete without it ({', '.join(sorted(known)[:8])})"
@@ -634,21 +627,21 @@ class Registration:
             return f"network.clients does not name it ({', '.join(named[:8])})"
         return "" if stage == "about" else self._unlike_columns(hello)
 
-    def _why_not_now(self, name: str, hello: Hello) -> str:
+    def _why_not_admitted(self, name: str, hello: Hello) -> str:
         """Return why a client cannot join or come back after the first round; empty if it can."""
         if not self.network.newcomers:
             how = "network.newcomers = true in the server's experiment would let it in from the next round on"
             if name in self.members:
                 return f"it has left the federation in round {self.members[name].left}; {how}"
-            return f"the federation is complete without it ({', '.join(self.here[:8])}); {how}"
+            return f"the federation is complete without it ({', '.join(self.active[:8])}); {how}"
         if hello.about is None:
             return self._unlike_columns(hello)
         if self.plan is None:  # it is checked again when it waits for a round
             return ""
         try:
-            there = {id: Entry(True, 1, member.now.n_train, None) for id, member in self.members.items()}
-            there[name] = Entry(hello.seen, 1, hello.about.n_train, None)
-            self.plan.method.check(cast(Federation, Roster(there, self.plan.task)))
+            entries = {id: Entry(True, 1, member.now.n_train, None) for id, member in self.members.items()}
+            entries[name] = Entry(hello.seen, 1, hello.about.n_train, None)
+            self.plan.method.check(cast(Federation, Roster(entries, self.plan.task)))
         except ConfigError as error:
             return f"method {self.plan.method.name!r} cannot take it in: {error_text(error)}"
         return ""
@@ -692,26 +685,26 @@ def agree_with_peers(
     others = {*names} - {link.me}
     first = {*others, link.me} if isinstance(begin, int) else {*begin}
 
-    def told(what: str, text: str) -> dict[str, str]:
+    def exchanged(what: str, text: str) -> dict[str, str]:
         mine = TableOffer(agreement=Agreement(settings=settings), text=text)
         for id in others:
             link.offer(id, what, encode(mine))
-        return _heard(link, what, mine, first if kept is None else set(), stop, say)
+        return _pull_tables(link, what, mine, first if kept is None else set(), stop, say)
 
     try:
         columns = {
-            id: ColumnTypes.from_json(text) for id, text in told("columns", table.told.columns.to_json()).items()
+            id: ColumnTypes.from_json(text) for id, text in exchanged("columns", table.told.columns.to_json()).items()
         }
         common = common_columns(columns) if kept is None else kept.columns
         if extra := table.keep(common):
             say(f"columns that most have not stay here: {', '.join(map(escaped, extra))}")
-        profiles = {id: TableSummary.from_json(text) for id, text in told("profile", table.told.to_json()).items()}
+        profiles = {id: TableSummary.from_json(text) for id, text in exchanged("profile", table.told.to_json()).items()}
         return kept or Shared(agree(profiles, table.reading), common, tuple(profiles))
     except DataError as error:
         raise RunError(error_text(error)) from None
 
 
-def _heard(
+def _pull_tables(
     link: Link, what: str, mine: TableOffer, first: set[str], stop: Event, say: Callable[[str], None]
 ) -> dict[str, str]:  # fmt: skip
     """Return the text of each of these peers; raises Left, and RunError if the settings of a peer differ."""

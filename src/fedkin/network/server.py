@@ -6,18 +6,17 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import cache
 from typing import Any, ClassVar
 
 from fedkin.engines.accounting import Work
 from fedkin.engines.client_list import Roster
 from fedkin.engines.failures import Failure, TooFew
-from fedkin.engines.results import Missing, Outcome, Score
+from fedkin.engines.results import Missing, Outcome, Score, Undelivered
 from fedkin.engines.rounds import Engine
 from fedkin.engines.setup import Setup
 from fedkin.engines.site import Site
-from fedkin.engines.transport import Observer, Validator
+from fedkin.engines.transport import Validator
 from fedkin.errors import MethodError, RunError
 from fedkin.flow import Message
 from fedkin.learning.metrics import LARGEST
@@ -48,17 +47,16 @@ class NetworkSite(Site):
         # The releases under [privacy] that each client has reported; they never decrease.
         self.spent: dict[str, Spent] = {}
         self.models_at: dict[str, str] = {}  # the hash of the model that each client keeps
-        self.away: set[str] = set()
+        self.disconnected: set[str] = set()
         self.drifted: set[str] = set()  # clients that a test found to have drifted
-        self.failures: list[Failure] = []
-        self.parts: dict[str, Any] = {}
+        self.work_of: dict[str, Any] = {}  # what each client reports in this round
         self.pool = ThreadPoolExecutor(_MOST, thread_name_prefix="client")  # threads are made when they are needed
-        self.most = cache(lambda id: largest_message(plan, id) + _ROOM)
+        self.size_limit = cache(lambda id: largest_message(plan, id) + _ROOM)
 
     # -- requests to a site ---------------------------------------------------------------------------------------
 
     def turn_to(self, number: int) -> None:
-        self.number, self.parts, self.work = number, {}, Work()
+        self.number, self.work_of, self.work = number, {}, Work()
 
     def undo(self) -> None:
         self.undone.append(self.number)
@@ -66,14 +64,10 @@ class NetworkSite(Site):
     def restore(self, number: int, states: Mapping[str, dict[str, Any]]) -> None:
         self.number = self.begun = number
 
-    def failed(self) -> list[Failure]:
-        failures, self.failures = self.failures, []
-        return failures
-
     def replies(self, phase: str, messages: Mapping[str, Message]) -> list[tuple[str, Message]]:
         answers = self._ask_all("ask", phase, messages)
         # A client that takes no part keeps no state.
-        self.last |= {id: self.number for id in answers if self.registration.about(id).seen}
+        self.last |= {id: self.number for id in answers if self.registration.members[id].now.seen}
         return [(id, Message(**answer.reply)) for id, answer in answers.items() if answer.reply is not None]
 
     def scores(self, offers: Mapping[str, Message]) -> dict[str, Score]:
@@ -82,9 +76,9 @@ class NetworkSite(Site):
             if answer.score is None:
                 continue
             try:
-                scores[id] = score_of(answer.score, task, further, self.registration.about(id).n_test)
+                scores[id] = score_of(answer.score, task, further, self.registration.members[id].now.n_test)
             except MethodError as error:
-                self.failures.append(self._refused(id, "evaluate", error_text(error)))
+                self._fail(id, "evaluate", self._refused(id, "evaluate", error_text(error)))
                 continue
             self.models_at |= {id: answer.score.model} if answer.score.model else {}
         return scores
@@ -93,7 +87,7 @@ class NetworkSite(Site):
         """Expect no states from clients that have left, if they come back."""
         for id in ids:
             self.last.pop(id, None)
-            self.away.discard(id)
+            self.disconnected.discard(id)
             self.drifted.discard(id)
 
     def close(self) -> None:
@@ -103,7 +97,7 @@ class NetworkSite(Site):
         """Tell all clients that are there that the run has ended."""
         order, until = Order(what="end"), time.monotonic() + _END + self.link.latency
         with ThreadPoolExecutor(_MOST) as pool:
-            for id in filter(self.is_there, self.registration.here):
+            for id in filter(self.is_there, self.registration.active):
                 pool.submit(self._ask_one, id, order, until, 0.0)
 
     # -- orders and answers ---------------------------------------------------------------------------------------
@@ -119,16 +113,16 @@ class NetworkSite(Site):
             order = Order(
                 what=what, phase=phase, message=dict(message), round=self.number, begun=self.begun, undone=self.undone,
                 last=self.last.get(id, 0), since=registration.members[id].since, drifted=id in self.drifted,
-                samples=registration.about(id).digest if registration.network.reread else "",
+                samples=registration.members[id].now.digest if registration.network.reread else "",
             )  # fmt: skip
             jobs[id] = self.pool.submit(self._ask_one, id, order, until, registration.network.grace)
         answers = {}
         for id, job in jobs.items():
             result = job.result()
-            if isinstance(result, Failure):
+            if isinstance(result, Undelivered):
                 # The report of one client alone must not end a run, nor that of a client that takes no part.
-                alone = len(messages) == 1 or not registration.about(id).seen
-                self.failures.append(replace(result, injected=result.injected or alone))
+                alone = len(messages) == 1 or not registration.members[id].now.seen
+                self._fail(id, phase, result, injected=result.missing is not Missing.FAILED or alone)
                 continue
             answers[id] = result
             self._note(id, phase, result)
@@ -137,75 +131,74 @@ class NetworkSite(Site):
     def _note(self, id: str, phase: str, answer: Answer) -> None:
         """Note the work, the releases and the failure that a client reports."""
         if (failed := answer.failed) is not None:
-            failure = self._failure(id, phase, Missing(failed.kind), escaped(failed.words, 300), not failed.injected)
-            self.failures.append(failure)
+            self._fail(id, phase, Undelivered(Missing(failed.kind), escaped(failed.words, 300)), failed.injected)
         if self.plan.privacy.on:
             self.spent[id] = _never_less(answer.spent or Spent(releases=0), self.spent.get(id))
         if answer.work is not None:
-            self.parts[id] = answer.work
-            samples = {id: part.samples for id, part in self.parts.items() if part.samples}
-            inferred = sum(part.inferred for part in self.parts.values())
-            self.work = Work(samples, inferred, sum(part.flops for part in self.parts.values()))
+            self.work_of[id] = answer.work
+            samples = {id: part.samples for id, part in self.work_of.items() if part.samples}
+            inferred = sum(part.inferred for part in self.work_of.values())
+            self.work = Work(samples, inferred, sum(part.flops for part in self.work_of.values()))
 
-    def _ask_one(self, id: str, order: Order, until: float, grace: float) -> Failure | Answer:
+    def _ask_one(self, id: str, order: Order, until: float, grace: float) -> Answer | Undelivered:
         """Ask one client; returns its answer, or why there is none."""
         registration = self.registration
-        if id in self.away and not self.is_there(id):
-            return self._failure(id, order.phase, Missing.GONE, "not connected")
-        self.away.discard(id)
+        if id in self.disconnected and not self.is_there(id):
+            return Undelivered(Missing.GONE, "not connected")
+        self.disconnected.discard(id)
         with registration.changed:
             number = registration.next_order.setdefault(id, 0)
         place = f"{registration.run}/{registration.epoch}/{number}"
         self.link.offer(id, f"{place}/order", encode(order))
         registration.point(id)
         try:
-            data = self._awaited(id, order.phase, f"{place}/answer", until, grace)
-            return data if isinstance(data, Failure) else self._read(id, order.phase, number, data)
+            data = self._awaited(id, f"{place}/answer", until, grace)
+            return data if isinstance(data, Undelivered) else self._read(id, order.phase, number, data)
         finally:
             with registration.changed:
                 registration.next_order[id] = number + 1
             self.link.withdraw(f"{place}/", id)
 
-    def _awaited(self, id: str, phase: str, subject: str, until: float, grace: float) -> bytes | Failure:
+    def _awaited(self, id: str, subject: str, until: float, grace: float) -> bytes | Undelivered:
         """Return a client's answer, which may come in parts until the deadline, or why there is none."""
         absent = 0.0
         while (left := until - time.monotonic()) > 0:
             begun = time.monotonic()
             if self.registration.has_paused(id):
-                return self._failure(id, phase, Missing.GONE, "its process has ended")
+                return Undelivered(Missing.GONE, "its process has ended")
             try:
-                return self.link.pull(id, subject, min(left, _SLICE), self.most(id))
+                return self.link.pull(id, subject, min(left, _SLICE), self.size_limit(id))
             except Missed:
                 absent = 0.0 if self.is_there(id) else absent + time.monotonic() - begun
                 if absent > grace:
-                    self.away.add(id)
-                    return self._failure(id, phase, Missing.GONE, "the connection is lost")
+                    self.disconnected.add(id)
+                    return Undelivered(Missing.GONE, "the connection is lost")
             except LinkError as error:
-                return self._failure(id, phase, Missing.REFUSED, error_text(error))
-        return self._failure(id, phase, Missing.LATE, f"no answer within {self.registration.network.deadline:g} s")
+                return Undelivered(Missing.REFUSED, error_text(error))
+        return Undelivered(Missing.LATE, f"no answer within {self.registration.network.deadline:g} s")
 
-    def _read(self, id: str, phase: str, number: int, data: bytes) -> Failure | Answer:
+    def _read(self, id: str, phase: str, number: int, data: bytes) -> Answer | Undelivered:
         """Return the answer in these bytes, or why it is invalid."""
         try:
             answer = read(Answer, data)
         except MethodError as error:
             return self._refused(id, phase, error_text(error))
         if answer.number != number:
-            return self._failure(id, phase, Missing.STALE, "the answer to another request")
+            return Undelivered(Missing.STALE, "the answer to another request")
         if answer.error is None:
             return answer
         words = escaped(answer.error, 300)
         if self.plan.engine.errors == "stop":
             raise RunError(f"client {id!r}: {words}")
-        return self._failure(id, phase, Missing.FAILED, words, own=True)
+        return Undelivered(Missing.FAILED, words)
 
-    def _refused(self, id: str, phase: str, words: str) -> Failure:
+    def _refused(self, id: str, phase: str, words: str) -> Undelivered:
         self.link.refused.add(id, phase, words)
-        return self._failure(id, phase, Missing.REFUSED, words)
+        return Undelivered(Missing.REFUSED, words)
 
-    def _failure(self, id: str, phase: str, kind: Missing, words: str, own: bool = False) -> Failure:
-        """Return why an answer is missing. own: whether the client's own part failed."""
-        return Failure(id, phase, words, MethodError(f"client {id!r}, phase {phase!r}: {words}"), not own, kind)
+    def _fail(self, id: str, phase: str, cause: Undelivered, injected: bool = True) -> None:
+        error = MethodError(f"client {id!r}, phase {phase!r}: {cause.reason}")
+        self.failures.list.append(Failure(id, phase, cause, error, injected))
 
     def is_there(self, id: str) -> bool:
         """Whether this client is connected."""
@@ -216,7 +209,7 @@ class NetworkSite(Site):
 
         It does not wait for clients that take no part.
         """
-        announced, ids = False, [id for id in ids if self.registration.about(id).seen]
+        announced, ids = False, [id for id in ids if self.registration.members[id].now.seen]
         with self.registration.changed:
             while ids and not any(map(self.is_there, ids)) and not all(map(self.registration.is_gone, ids)):
                 if self.stopping():
@@ -237,12 +230,11 @@ class NetworkEngine(Engine):
     site: NetworkSite
 
     def __init__(
-        self, setup: Setup, roster: Roster, registration: Registration, status: StatusFile, *,
-        stopping: Callable[[], bool] = lambda: False, observers: Sequence[Observer] = (),
-    ) -> None:  # fmt: skip
+        self, setup: Setup, roster: Roster, registration: Registration, status: StatusFile, stopping: Callable[[], bool]
+    ) -> None:
         self.registration, self.status = registration, status
         status.rounds = setup.training.rounds
-        super().__init__(setup, roster, NetworkSite(setup, registration, stopping), observers=observers)
+        super().__init__(setup, roster, NetworkSite(setup, registration, stopping))
         self._take_members()
 
     def facts(self) -> dict[str, Any]:
@@ -275,8 +267,8 @@ class NetworkEngine(Engine):
         self.status.tell(model=self.site.models_at)
         return scores
 
-    def _welcomed(self, ids: Sequence[str]) -> dict[str, Message]:
-        return super()._welcomed([id for id in ids if self.site.is_there(id)])
+    def _offers_to_unseen(self, ids: Sequence[str]) -> dict[str, Message]:
+        return super()._offers_to_unseen([id for id in ids if self.site.is_there(id)])
 
     def state(self) -> dict[str, Any]:
         spent = {id: tree_of(one) for id, one in self.site.spent.items()}

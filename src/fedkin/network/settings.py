@@ -8,10 +8,9 @@ from typing import Any
 from pydantic import Field, TypeAdapter, field_validator
 
 from fedkin.errors import ConfigError
-from fedkin.network.link import is_name
 from fedkin.settings import Settings
 from fedkin.tasks import Kind, Task
-from fedkin.untrusted import error_text, escaped
+from fedkin.untrusted import error_text, escaped, plain_word
 
 _LARGEST = 10**8  # most values of one sample
 _TASK = TypeAdapter(Task)
@@ -52,7 +51,7 @@ class NetworkSettings(Settings):
         if not clients or (isinstance(clients, int) and clients < 1):
             raise ValueError("expected the number of clients that begin, or their names")
         if isinstance(clients, tuple):
-            if wrong := [name for name in clients if not is_name(name) or name == "server"]:
+            if wrong := [name for name in clients if not plain_word(name) or name == "server"]:
                 raise ValueError(f"{wrong[0]!r} is no name of a client")
             if len(set(clients)) < len(clients):
                 raise ValueError("a name is there twice")

@@ -18,9 +18,9 @@ from pydantic import BeforeValidator, Field
 
 from fedkin.errors import RunError
 from fedkin.folders import replace
-from fedkin.network.link import Link, LinkError, is_name
+from fedkin.network.link import Link, LinkError
 from fedkin.settings import Settings, parse
-from fedkin.untrusted import error_text, json_of, text_in
+from fedkin.untrusted import error_text, json_of, plain_word, text_in
 
 FILE = "status.json"
 _LOOK = 1.0  # seconds between two updates
@@ -28,7 +28,7 @@ _SILENT = 15.0  # seconds without an update after which a participant is called 
 _LARGEST = 1 << 26
 
 
-class _Known(Settings):
+class _Facts(Settings):
     """Facts about any participant.
 
     epsilon: that of its releases in this run under `[privacy]`, if finite. model: the hash of the model that it keeps;
@@ -39,7 +39,7 @@ class _Known(Settings):
     model: str = ""
 
 
-class Other(_Known):
+class Other(_Facts):
     """Another participant as this one sees it.
 
     here: whether it is connected. round: the last round with an answer or a message from it. seen: when it was last
@@ -61,7 +61,7 @@ Role = Literal["server", "client", "peer"]
 State = Literal["running", "ended", "left"]
 
 
-class Status(_Known):
+class Status(_Facts):
     """The content of the file.
 
     written: when, in seconds since 1970. round: the last round that has begun (0: none). rounds: the number of rounds
@@ -110,7 +110,7 @@ class StatusFile:
     ) -> None:  # fmt: skip
         self.link, self.folder, self.role, self.names, self.federation = link, folder, role, names, federation
         self.round = self.rounds = 0
-        self.told: dict[str, dict[str, Any]] = {}
+        self.facts: dict[str, dict[str, Any]] = {}
         self.seen: dict[str, float] = {}
         self.over = Event()
         self.thread = Thread(target=self._keep, name="status", daemon=True)
@@ -129,7 +129,7 @@ class StatusFile:
         """Note fields of `Other` by participant; under "", fields of `Status`."""
         for field, values in facts.items():
             for id, value in values.items():
-                self.told.setdefault(id, {})[field] = value
+                self.facts.setdefault(id, {})[field] = value
 
     def _keep(self) -> None:
         while not self.over.wait(_LOOK):
@@ -148,11 +148,11 @@ class StatusFile:
         others = {
             id: Other(
                 here=id in present, seen=self.seen.get(id), bytes_in=link.bytes_in[id], bytes_out=link.bytes_out[id],
-                refused=counts.get(id, 0), why=why.get(id, "")[:300], **self.told.get(id, {}),
+                refused=counts.get(id, 0), why=why.get(id, "")[:300], **self.facts.get(id, {}),
             )
-            for id in sorted({*self.names(), *present, *filter(is_name, counts)} - {link.me})
+            for id in sorted({*self.names(), *present, *filter(plain_word, counts)} - {link.me})
         }  # fmt: skip
         return Status(
             name=link.me, role=self.role, federation=self.federation, state=state, written=now, round=self.round,
-            rounds=self.rounds, others=others, nameless=counts.get("", 0), **self.told.get("", {}),
+            rounds=self.rounds, others=others, nameless=counts.get("", 0), **self.facts.get("", {}),
         )  # fmt: skip

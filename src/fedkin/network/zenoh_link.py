@@ -127,7 +127,9 @@ class ZenohLink(Link):
         except ValueError as error:
             raise self.refusal(owner, subject, str(error)) from None
         finally:
-            self._forget(transfer)
+            with self._state:
+                if self._transfers.get((owner, subject)) is transfer:
+                    del self._transfers[owner, subject]
 
     def present(self) -> frozenset[str]:
         with self._state:
@@ -209,11 +211,6 @@ class ZenohLink(Link):
                 transfer = self._transfers[key] = _Transfer(owner, subject, self._signer)
             transfer.touched, transfer.most = now, most
             return transfer
-
-    def _forget(self, transfer: _Transfer) -> None:
-        with self._state:
-            if self._transfers.get((transfer.owner, transfer.subject)) is transfer:
-                del self._transfers[transfer.owner, transfer.subject]
 
     def _ask(self, transfer: _Transfer, number: int, of: bytes) -> None:
         """Ask for a part; the transfer gets the answer, even after this pull has ended."""

@@ -136,8 +136,8 @@ def counterpart(run: Result, runs: Sequence[Result], method: str, control: str |
         and other.federation == run.federation and set(other.client_facts) == set(run.client_facts)
         and (method != run.method or split_control(other.label)[0] == label)
     ]  # fmt: skip
-    beside = [other for other in like if _parent(other) == _parent(run)]
-    return _alike(run, beside) or (beside[0] if len(beside) == 1 else _alike(run, like))
+    in_folder = [other for other in like if _parent(other) == _parent(run)]
+    return _alike(run, in_folder) or (in_folder[0] if len(in_folder) == 1 else _alike(run, like))
 
 
 def _alike(run: Result, others: Sequence[Result]) -> Result | None:

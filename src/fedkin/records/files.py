@@ -30,7 +30,7 @@ from fedkin.untrusted import cell, error_text, escaped, json_of, text_in, toml_o
 say = logging.getLogger("fedkin").warning
 # The largest sizes in bytes of a settings file and of a JSON file, far above any real one.
 SETTINGS_BYTES, JSON_BYTES = 1 << 20, 1 << 29
-_ASIDE = re.compile(r".+\.[0-9]+-[0-9a-f]{8}\.part")
+_PARTIAL = re.compile(r".+\.[0-9]+-[0-9a-f]{8}\.part")
 
 
 class Stamp(NamedTuple):
@@ -49,11 +49,11 @@ def write_with(
     before: called right before the renaming, when the content is on the disk. sync: if False, the caller must make
     sure that the name is on the disk (`fsync_folder`). Raises RunError.
     """
-    aside = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
+    partial = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
     try:
         make_durable(path.parent)
         try:
-            with aside.open("x+b") as file:
+            with partial.open("x+b") as file:
                 write(file)
                 file.flush()
                 os.fsync(file.fileno())
@@ -61,9 +61,9 @@ def write_with(
                 stamp = _stamp(file)
             if before is not None:
                 before(stamp)
-            os.replace(aside, path)
+            os.replace(partial, path)
         except BaseException:
-            aside.unlink(missing_ok=True)
+            partial.unlink(missing_ok=True)
             raise
         if sync:
             fsync_folder(path.parent)
@@ -108,7 +108,7 @@ def leftovers(folder: Path) -> list[Path]:
     """Return temporary files that a killed process left in this folder, or in its subfolders that are no runs."""
     inside = (path for path in folder.iterdir() if path.is_dir() and not (path / "experiment.toml").exists())
     paths = (path for place in (folder, *inside) for path in place.glob("*.part"))
-    return sorted(path for path in paths if _ASIDE.fullmatch(path.name))
+    return sorted(path for path in paths if _PARTIAL.fullmatch(path.name))
 
 
 def read_json(path: Path) -> Any:
@@ -295,8 +295,8 @@ def check_claim(folder: Path, text: str) -> None:
     """Check that `folder` was begun with this experiment; raises RunError."""
     kept = folder / _EXPERIMENT
     try:
-        text_there = text_in(kept, SETTINGS_BYTES)
-        unlike = "" if text_there == text else _unlike(text_there, text)
+        stored_text = text_in(kept, SETTINGS_BYTES)
+        unlike = "" if stored_text == text else _unlike(stored_text, text)
     except (OSError, ValueError) as error:
         raise RunError(
             f"{kept}: not readable as the experiment of a run ({error_text(error)}); put the file back as it was, or "
@@ -308,13 +308,13 @@ def check_claim(folder: Path, text: str) -> None:
         raise RunError(f"{wrong[0]}; put the file back as it was, or name another folder")
 
 
-def _unlike(text_there: str, here: str) -> str:
+def _unlike(stored_text: str, here: str) -> str:
     """Return the first settings that differ between two experiments, as a sentence."""
     from fedkin.settings import differing
 
     differences = (
         escaped(f"{name}: {one} there, {other} here", 200)
-        for name, one, other in differing(toml_of(text_there), toml_of(here))
+        for name, one, other in differing(toml_of(stored_text), toml_of(here))
     )
     return first_few(differences, 3, "; ")
 

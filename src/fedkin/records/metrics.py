@@ -136,7 +136,7 @@ def value_of(score: Score) -> float | None:
 
 
 def _finite(value: float) -> float | None:
-    """Replace NaN by None, since JSON has no NaN."""
+    """Replace NaN and infinity by None, since JSON has neither."""
     return value if math.isfinite(value) else None
 
 
@@ -249,9 +249,9 @@ def privacy_spent(privacy: Privacy, releases: Mapping[str, Mapping[str, Any]]) -
         **{name: getattr(privacy, name) for name in ("clip", "noise", "signature_epsilon", "delta", "budget")},
         **({"sample_epsilon": privacy.sample_epsilon} if privacy.sample_epsilon is not None else {}),
         "epsilon": {
-            "max": _bounded(max(each.values(), default=0.0)),
-            "mean": _bounded(sum(each.values()) / max(len(each), 1)),
-            "clients": {id: _bounded(value) for id, value in each.items()},
+            "max": _finite(max(each.values(), default=0.0)),
+            "mean": _finite(sum(each.values()) / max(len(each), 1)),
+            "clients": {id: _finite(value) for id, value in each.items()},
         },
         "releases": {id: one["releases"] for id, one in sorted(releases.items())},
         "open": {phase: sorted(open[phase]) for phase in sorted(open)},
@@ -274,17 +274,13 @@ def privacy_sentence(entry: Mapping[str, Any]) -> str:
     if entry.get("signature_epsilon"):
         number += f", signatures ({entry['signature_epsilon']:g}, of one sample) included"
     open = ", ".join(f"{', '.join(fields)} ({phase})" for phase, fields in entry["open"].items())
-    made = "of one sample, in private training" if entry.get("sample_epsilon") else f"at most {count:,} releases"
-    told = f"{number} at delta {entry['delta']:g}, {made}; sent as they are: {open or 'nothing'}"
+    of_what = "of one sample, in private training" if entry.get("sample_epsilon") else f"at most {count:,} releases"
+    sentence = f"{number} at delta {entry['delta']:g}, {of_what}; sent as they are: {open or 'nothing'}"
     if most is None or not (entry.get("signature_epsilon") or entry.get("sample_epsilon")):
-        return told
+        return sentence
     # Of two equally likely data sets, the right one is found in at most (e^epsilon + delta) / (e^epsilon + 1) of cases.
     right = (1 + entry["delta"] * math.exp(-most)) / (1 + math.exp(-most))
     # With a signature, n is known, so data sets differ in one row's value. In training, they differ in one row more.
     row = "one more row costs" if entry.get("sample_epsilon") else "one row costs"
     what = "whether it is there" if entry.get("sample_epsilon") else "which of two values it has"
-    return f"{told}; {row} epsilon {most:.2f}: {what} can be guessed in at most {right:.2%} of cases (chance: 50%)"
-
-
-def _bounded(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+    return f"{sentence}; {row} epsilon {most:.2f}: {what} can be guessed in at most {right:.2%} of cases (chance: 50%)"

@@ -61,7 +61,7 @@ def write_outcomes(folder: Path, metric: Metric, scores: Mapping[str, Score]) ->
         "value": pa.array(values, pa.float64() if kind == "risk" else pa.float32()),
         "label": pa.array(np.concatenate(labels), pa.int8()) if labels else pa.nulls(len(ids), pa.int8()),
     })  # fmt: skip
-    return write_with(folder / FILE, lambda aside: pq.write_table(table, aside, compression="zstd"), sync=False)
+    return write_with(folder / FILE, lambda partial: pq.write_table(table, partial, compression="zstd"), sync=False)
 
 
 def read_outcomes(folder: Path, metric: Metric) -> dict[str, Outcomes]:

@@ -246,7 +246,7 @@ class Records:
             text = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
             return files.write_bytes(self.folder / file, text.encode(), sync=False)._replace(rows=len(rows))
         table = self.table(name, rows)
-        stamp = files.write_with(self.folder / file, lambda aside: pq.write_table(table, aside), sync=False)
+        stamp = files.write_with(self.folder / file, lambda partial: pq.write_table(table, partial), sync=False)
         return stamp._replace(rows=len(rows))
 
     def table(self, name: str, rows: list[Any] | None = None) -> pa.Table:
@@ -328,7 +328,7 @@ class Checkpoints:
         all: whether to check older checkpoints too.
         """
         newest, wrong = None, {}
-        for round in sorted({*self._rounds(), *self._marked()}, reverse=True):
+        for round in sorted({*self._rounds(), *self._noted()}, reverse=True):
             try:
                 checkpoint = self.read(round)
                 newest = newest or checkpoint
@@ -366,7 +366,7 @@ class Checkpoints:
     def _rounds(self) -> list[int]:
         return sorted(reading.files_in(self.place, "safetensors"))
 
-    def _marked(self) -> list[int]:
+    def _noted(self) -> list[int]:
         """Return [round of the newest checkpoint], as noted in a file after it was written; empty without a note."""
         path = self.folder / NEWEST
         if not path.exists():

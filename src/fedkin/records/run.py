@@ -23,10 +23,8 @@ from fedkin.graph import Graph, load_graph
 from fedkin.methods import METHODS
 from fedkin.records import metrics, reading
 from fedkin.records.files import RESULT, describe_state_folder, faults, is_state, read_json, seal_of
-from fedkin.records.metrics import metric_of
 from fedkin.records.models import INDEX, StoredModels
 from fedkin.records.outcomes import read_outcomes
-from fedkin.records.reading import settings_in, summary_in
 from fedkin.records.recorder import MESSAGES, client_schema
 from fedkin.settings import differing, flat
 from fedkin.tasks import Metric
@@ -434,7 +432,7 @@ class Listed:
         """
         if self.summary is None:
             return {}
-        metric = metric_of(self.summary).name
+        metric = metrics.metric_of(self.summary).name
         values = flat({name: self.summary.get(name) for name in (metric, "groups", "bytes", "seconds")})
         names = [f"{metric}.{name}" for name in ("mean", "worst10", "worst20", "std", "loss")]
         names += ["groups.found", "groups.ari", "groups.nmi", "bytes.up", "bytes.down", "seconds.total"]
@@ -471,11 +469,11 @@ def read_listed(folder: Path) -> Listed:
         runs = _runs_below(folder)
         hint = f"name a run inside it, for example {min(runs)}" if runs else "there is no run in it yet"
         raise RunError(f"{folder}: no run but a comparison or a tuning, which holds runs; {hint}")
-    settings = settings_in(path)
+    settings = reading.settings_in(path)
     if not end.is_file():
         rounds = reading.files_in(folder / "checkpoint", "safetensors")
         return Listed(folder, settings, None, max(rounds, default=0))
-    summary = summary_in(end)
+    summary = reading.summary_in(end)
     return Listed(folder, settings, summary, summary["rounds"])
 
 

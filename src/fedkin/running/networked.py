@@ -28,7 +28,7 @@ from fedkin.learning.models import MODELS, Model
 from fedkin.learning.training import Training
 from fedkin.methods import METHODS
 from fedkin.methods.given import Given
-from fedkin.network.agreement import Agreement, agreed, difference
+from fedkin.network.agreement import Agreement, difference, plan_and_agreement
 from fedkin.network.consent import largest_message, leaving, leaving_with_table
 from fedkin.network.join_file import Join
 from fedkin.network.link import Left, Link
@@ -308,7 +308,7 @@ def exchange(
         shared = agree_with_peers(link, names, begin, samples, settings, kept=kept, stop=stop, say=say)
         samples = samples.client(shared.agreed)
     client, task = samples
-    plan, mine = agreed(settings, task, plan_of, device)
+    plan, mine = plan_and_agreement(settings, task, plan_of, device)
     if plan is None:
         raise ConfigError(mine.cannot)
     if (result := finished(experiment, folder)) is not None:

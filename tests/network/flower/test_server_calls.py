@@ -10,7 +10,6 @@ import pytest
 
 flwr = pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedkin[flower]'")
 
-from fedkin.network.calls import NotReached  # noqa: E402
 from fedkin.network.flower.client_app import SOCKET, Listening, letter_of, message_of, relayed  # noqa: E402
 from fedkin.network.flower.server_calls import GridCalls  # noqa: E402
 from fedkin.network.link import LinkError  # noqa: E402
@@ -81,9 +80,9 @@ def test_a_node_is_called_by_its_registered_name(tmp_path: Path) -> None:
         ]
         with Listening(tmp_path / "s", bytes.upper):
             assert calls.call("ann", b"letter", 30) == b"LETTER"
-        with pytest.raises(NotReached, match="fedkin flower node is not reached"):
+        with pytest.raises(LinkError, match="fedkin flower node is not reached"):
             calls.call("ann", b"letter", 30)
-        with pytest.raises(NotReached, match="SuperNode is not connected"):
+        with pytest.raises(LinkError, match="SuperNode is not connected"):
             calls.call("eve", b"letter", 30)
         grid.gone = True
         with pytest.raises(LinkError, match=r"SuperLink does not answer \(connection refused\)"):
@@ -97,9 +96,9 @@ def test_a_node_without_a_socket_or_an_answer_says_why() -> None:
     calls = GridCalls(grid)
     try:
         calls.names()
-        with pytest.raises(NotReached, match="--node-config has no fedkin-socket"):
+        with pytest.raises(LinkError, match="--node-config has no fedkin-socket"):
             calls.call("ann", b"letter", 30)
-        with pytest.raises(NotReached, match=r"no reply within 0.01 s"):
+        with pytest.raises(LinkError, match=r"no reply within 0.01 s"):
             calls.call("bob", b"letter", 0.01)
     finally:
         calls.close()

@@ -79,14 +79,14 @@ class Modules:
     def __init__(self, device: torch.device = CPU, keep: int = 16) -> None:
         self.device, self.keep = device, keep
         self.resident = Resident(device)
-        self.made: dict[int, tuple[Net, BodyHead]] = {}
+        self.modules: dict[int, tuple[Net, BodyHead]] = {}
 
     def __call__(self, net: Net) -> BodyHead:
         # The net is stored with its module, so that no other net can get the same id.
-        pair = self.made.pop(id(net), None) or (net, net.scratch(self.device))
-        self.made[id(net)] = pair
-        if len(self.made) > self.keep:
-            del self.made[next(iter(self.made))]
+        pair = self.modules.pop(id(net), None) or (net, net.scratch(self.device))
+        self.modules[id(net)] = pair
+        if len(self.modules) > self.keep:
+            del self.modules[next(iter(self.modules))]
         return pair[1]
 
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from fedkin.engines.executors.jobs import Executor, Job, Modules, ScoreJob, bare, run_or_error, with_own_rows
+from fedkin.engines.executors.jobs import Executor, Job, Modules, ScoreJob, bare, run_or_error, whose, with_own_rows
 from fedkin.errors import ConfigError, RunError, imported
 from fedkin.federation import Client, Federation
 from fedkin.learning.net import Net
@@ -109,10 +109,9 @@ class RayTasks(Executor):
     def _failed(self, job: Job, error: Exception) -> RunError:
         """Return the error to raise if Ray could not do a job."""
         errors = self.ray.exceptions
-        client = job.ids[0] if isinstance(job, ScoreJob) else job.id
         if isinstance(error, (errors.WorkerCrashedError, errors.NodeDiedError, errors.OutOfMemoryError)):
             return RunError(
-                f"Ray: the work of client {client!r} was lost more than {_REPEATS} times ({error_text(error)}); if "
+                f"Ray: the work of client {whose(job)!r} was lost more than {_REPEATS} times ({error_text(error)}); if "
                 "memory ran out, start nodes with fewer cores; go on from the checkpoint with --resume"
             )
         # Ray puts a traceback after its own errors, and before errors that a task raised.

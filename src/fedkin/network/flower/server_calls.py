@@ -11,7 +11,6 @@ from concurrent.futures import TimeoutError as TookTooLong
 from threading import Event, Lock, Thread
 from typing import Any
 
-from fedkin.network.calls import NotReached
 from fedkin.network.flower.client_app import answer_of, message_of
 from fedkin.network.link import LinkError
 from fedkin.untrusted import error_text, escaped
@@ -60,33 +59,33 @@ class GridCalls:
         return nodes
 
     def call(self, name: str, data: bytes, within: float) -> bytes:
-        """Return the answer of this node's client; raises NotReached if none comes within `within` seconds."""
+        """Return the answer of this node's client; raises LinkError if none comes within `within` seconds."""
         node = self.nodes.get(name)
         if node is None:
-            raise NotReached("its SuperNode is not connected")
+            raise LinkError("its SuperNode is not connected")
         reply: Future[Any] = Future()
         try:
             message = message_of(data, node, within)
             with self.using:
                 (sent,) = self.grid.push_messages([message])
         except Exception as error:
-            raise NotReached(f"Flower did not take a message ({error_text(error)})") from None
+            raise LinkError(f"Flower did not take a message ({error_text(error)})") from None
         if sent is None:
-            raise NotReached("Flower did not take a message")
+            raise LinkError("Flower did not take a message")
         with self.changing:
             self.open[sent] = reply
         try:
             return answer_of(reply.result(within))
         except TookTooLong:
-            raise NotReached(f"no reply within {within:g} s") from None
+            raise LinkError(f"no reply within {within:g} s") from None
         except ValueError as error:
-            raise NotReached(error_text(error)) from None
+            raise LinkError(error_text(error)) from None
         finally:
             with self.changing:
                 self.open.pop(sent, None)
 
     def close(self) -> None:
-        """Stop; waiting calls raise NotReached."""
+        """Stop; waiting calls raise LinkError."""
         self.over.set()
         self.thread.join(10)
         with self.changing:
