@@ -13,7 +13,7 @@ import tomli_w
 import fedkin
 from fedkin.errors import ConfigError, RunError
 from fedkin.graph import Graph
-from fedkin.methods.blocks.stages import ControlledGraph, dense
+from fedkin.methods.blocks.stages import ControlledGraph
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.fedprox import FedProx
 from fedkin.records.comparison import line, table
@@ -67,7 +67,7 @@ def test_a_graph_of_ones_own_has_the_controls_of_a_graph() -> None:
     planted = [[a != b and federation.planted[a] == federation.planted[b] for b in ids] for a in ids]
     graph = weights["linked@oracle"]
     assert graph is not None
-    assert np.array_equal(dense(graph.weights), planted)
+    assert np.array_equal(graph.weights, planted)
 
 
 def test_names_classes_objects_and_controls_on_a_federation(tmp_path: Path) -> None:

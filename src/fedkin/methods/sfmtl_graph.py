@@ -227,17 +227,15 @@ class SfmtlGraph(SigningMethod):
 
         For more than 5,000 clients: a csr_array that links each only with its nearest, K for knn:K, else 16.
         """
-        how = self.graph
-        similar = similarity(server, replies, how, self.alpha)
+        similar = similarity(server, replies, self.graph, self.alpha)
         if len(replies) > stages.LARGEST:
-            return nearest_only(similar, how.sparsify)
-        return stages.dense(graph.sparsify_stage(how.sparsify)(similar))
+            return nearest_only(similar, self.graph.sparsify)
+        return graph.sparsify_stage(self.graph.sparsify)(similar)
 
     def communities(self, server: ServerView, ids: Sequence[str], weights: Any) -> tuple[Any, Labels]:
         """(the graph after the control [n, n], community of each client [n]), Eq. (12)."""
         how, planted = self.graph, stages.planted_labels(server, ids)
-        changed = graph.control_stage(how.control)(weights, planted=planted, seed=server.key("control"))
-        weights = changed if len(ids) > stages.LARGEST else stages.dense(changed)
+        weights = graph.control_stage(how.control)(weights, planted=planted, seed=server.key("control"))
         if how.from_test:
             return weights, group_labels(server.state["same"], ids)
         find = graph.groups_stage(how.groups)
