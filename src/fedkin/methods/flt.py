@@ -283,13 +283,13 @@ class Taskonomy(ServerMethod):
         super().leave(server, ids)
         state = server.state
         order = sorted(state["row"], key=lambda id: state["row"][id])
-        kept = [id for id in order if id not in ids]
-        if len(kept) == len(order):
+        remaining = [id for id in order if id not in ids]
+        if len(remaining) == len(order):
             return
         founders = sum(id not in ids for id in order[: state["founders"]])
-        rows = [state["row"][id] for id in kept if state["row"][id] < len(state["adjacency"])]
+        rows = [state["row"][id] for id in remaining if state["row"][id] < len(state["adjacency"])]
         state["adjacency"] = state["adjacency"][rows][:, rows]
-        state["row"], state["founders"] = {id: place for place, id in enumerate(kept)}, founders or len(kept)
+        state["row"], state["founders"] = {id: place for place, id in enumerate(remaining)}, founders or len(remaining)
 
     # Each kind of signature defines the following.
 
@@ -426,7 +426,7 @@ class Taskonomy(ServerMethod):
         if len(new) * len(founders) > stages.LARGEST**2:
             draw = rng(seed, "members")
             compared = np.concatenate(
-                [draw.permutation(np.flatnonzero(labels == one))[:_MEMBERS] for one in np.unique(labels)]
+                [draw.permutation(np.flatnonzero(labels == label))[:_MEMBERS] for label in np.unique(labels)]
             )
         members = [known[row] for row in compared.tolist()]
         joins, closest = [], []
@@ -459,13 +459,11 @@ class Taskonomy(ServerMethod):
         state = server.state
         ids = tuple(sorted(state["row"]))
         rows = np.array([state["row"][id] for id in ids])
-        weights: Any = state["adjacency"].double().numpy()
-        if len(weights) < len(ids):  # with very many clients, only founders have edges
-            weights = sp.csr_array(weights)
-            weights.resize((len(ids), len(ids)))
+        weights: Any = sp.csr_array(state["adjacency"].double().numpy())
+        weights.resize((len(ids), len(ids)))  # with very many clients, only founders have edges
         weights = weights[rows][:, rows]
-        if len(ids) > _DENSE:
-            weights = sp.csr_array(weights)
+        if len(ids) <= _DENSE:
+            weights = weights.toarray()
         server.graph = graph.Graph(ids, weights, groups={id: state["group"][id] for id in ids}, round=server.round)
 
     # -- the model that a client uses ---------------------------------------------------------------------------

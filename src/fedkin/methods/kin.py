@@ -25,7 +25,7 @@ from scipy import stats
 from torch import Tensor
 
 from fedkin.flow import Ask, ClientFlow, Fit, Infer, Message, Params, ServerFlow, phase
-from fedkin.forms import COUNT, HEAD, NET, Shaped, Whole
+from fedkin.forms import COUNT, HEAD, NET, Integer, Shaped
 from fedkin.graph import Graph, Verdicts, place
 from fedkin.learning.aggregate import Rule
 from fedkin.learning.losses import per_sample
@@ -160,7 +160,7 @@ class Kin(SigningMethod):
         (head,) = pulled_heads(message.params, features, part.labels(), [OWN_HEAD], client.task)
         return Message(n=len(part), params=head_of(with_head(message.params, head)))
 
-    @phase(n=Whole(), costs=Shaped(lambda at: len(strengths(at.task)), dtype=torch.float64))
+    @phase(n=Integer(), costs=Shaped(lambda at: len(strengths(at.task)), dtype=torch.float64))
     def judge(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Return the mean loss on the held-out samples under each strength."""
         part, test = (client.train.take(rows) for rows in held_out(client.size))
@@ -389,9 +389,9 @@ def best_candidate(
         mean, error = excess(candidate, best)
         return mean <= DOUBT * error
 
-    pooled = np.array([excess(one, 0)[0] for one in range(len(levels) * columns)]).reshape(-1, columns)
+    pooled = np.array([excess(candidate, 0)[0] for candidate in range(len(levels) * columns)]).reshape(-1, columns)
     best_of_level = [row * columns + int(np.argmin(pooled[row])) for row in range(len(levels))]
-    level = max(row for row, one in enumerate(best_of_level) if doubted(one, int(np.argmin(pooled))))
+    level = max(row for row, candidate in enumerate(best_of_level) if doubted(candidate, int(np.argmin(pooled))))
     best = best_of_level[level]
     column = min(at for at in range(columns) if doubted(level * columns + at, best))
     return levels[level], column

@@ -30,7 +30,7 @@ from fedkin.codec import Tree
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation
 from fedkin.flow import Ask, ClassVectors, ClientFlow, Fit, Infer, Message, Params, ServerFlow, phase
-from fedkin.forms import BODY, COUNT, HEAD, Fields, Shaped, Wholes
+from fedkin.forms import BODY, COUNT, HEAD, Fields, Integers, Shaped
 from fedkin.keys import rng
 from fedkin.learning.aggregate import weighted_mean
 from fedkin.learning.losses import Batch, class_means, masked_mean
@@ -43,7 +43,7 @@ from fedkin.settings import Settings, span
 from fedkin.views import ClientView, ServerView, View
 
 SENT: Fields = {
-    "head": HEAD, "anchors": Shaped("owned", "width"), "classes": Wholes("owned", below="classes", rising=True),
+    "head": HEAD, "anchors": Shaped("owned", "width"), "classes": Integers("owned", below="classes", rising=True),
     "n": COUNT,
 }  # fmt: skip
 _OWN = ("both", "heads", "anchors")  # similarities of this method, besides those of fedkin.graph

@@ -496,7 +496,7 @@ class NetworkClient(Caller):
         """Return why there is no answer, for the server; text that may hold samples is only logged here."""
         if isinstance(error, Unmeasured):
             self.say(words_of(error))
-            return error.told
+            return error.public
         return words_of(error)
 
     # -- states ---------------------------------------------------------------------------------------------------

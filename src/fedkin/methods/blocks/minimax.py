@@ -78,7 +78,7 @@ class Minimax(OneModel):
         often each client was drawn for this round, {id: count}; absent if all take part.
         """
         super().start(server)
-        self.keep(server, np.full(len(server.clients), 1 / len(server.clients)))
+        server.state["lam"] = tensors_by_id(server.clients, np.full(len(server.clients), 1 / len(server.clients)))
 
     # -- at a client ------------------------------------------------------------------------------------------
 
@@ -144,11 +144,7 @@ class Minimax(OneModel):
         """lambda [K] in the order of `server.clients`; a new client starts at 1 / K."""
         return filled(server.state["lam"], server.clients)
 
-    def keep(self, server: ServerView, weights: Array) -> None:
-        """Store lambda [K]."""
-        server.state["lam"] = tensors_by_id(server.clients, weights)
-
-    def heard(self, server: ServerView, model: Params, sampled: Sequence[str]) -> ServerFlow[Array | None]:
+    def estimated_losses(self, server: ServerView, model: Params, sampled: Sequence[str]) -> ServerFlow[Array | None]:
         """v [K], an estimate of f_k(model): K / answers * loss_k, and 0 without an answer; None if none answered."""
         messages = {id: Message(params=model) for id in self.audience(server, sampled)}
         replies = yield from Ask("losses", messages)
@@ -160,7 +156,7 @@ class Minimax(OneModel):
     def ascend(self, server: ServerView, step: Array) -> None:
         """lambda <- projection onto the simplex of lambda + step [K]."""
         floor = min(self.floor, 1 / (2 * len(server.clients)))
-        self.keep(server, graph.project(self.weights(server) + step, floor=floor))
+        server.state["lam"] = tensors_by_id(server.clients, graph.project(self.weights(server) + step, floor=floor))
 
     def lambda_figures(self, server: ServerView) -> dict[str, float]:
         """How uneven lambda is: its entropy in nats, and its largest share."""

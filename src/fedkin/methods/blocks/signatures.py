@@ -158,7 +158,7 @@ class SigningMethod(ServerMethod):
         fields = {"signature": sign(plan, x, y, ordered=self.reads_order)}
         if self.signs_again and len(new := _new_rows(client, x, y)):
             fields["fresh"] = sign(plan, x[new], None if y is None else y[new], ordered=self.reads_order)
-        return Message(**{name: bytes_of(one) for name, one in fields.items()})
+        return Message(**{name: bytes_of(signature) for name, signature in fields.items()})
 
 
 # -- at a client ------------------------------------------------------------------------------------------------------
@@ -278,24 +278,31 @@ def _plausible(spreads: list[Spread], server: ServerView) -> list[Spread]:
 def read_signature(data: Tensor, plan: Plan) -> Signature | None:
     """The signature in these bytes; None if it is damaged, of another plan, or out of range."""
     try:
-        one = signature_in(data)
-        widths = {name: len(moments.mean) for name, moments in one.blocks.items()}
+        signature = signature_in(data)
+        widths = {name: len(moments.mean) for name, moments in signature.blocks.items()}
     except FedkinError:
         return None
-    if one.plan != plan.key or one.n < 1 or widths != private.widths(plan) or (one.cells is None) == plan.labelled:
+    if (
+        signature.plan != plan.key
+        or signature.n < 1
+        or widths != private.widths(plan)
+        or (signature.cells is None) == plan.labelled
+    ):
         return None
     # Cosines are bounded by sqrt(2 / features) each; waves and shares by sqrt(2).
     bounds = {"x": math.sqrt(2 / plan.features), "y": math.sqrt(2.0), "xy": math.inf}
-    for name, moments in one.blocks.items():
+    for name, moments in signature.blocks.items():
         traces = moments.traces[np.isfinite(moments.traces)]
         # Samples of length at most b sqrt(D) have a covariance of trace at most b^2 D; unbiased, twice that for n = 2.
         most = 2 * bounds[name] ** 2 * len(moments.mean)
         inside = np.abs(moments.mean).max() <= 1.01 * bounds[name] and (not len(traces) or traces[0] <= 1.01 * most)
-        if not (inside and moments.effect >= 1 and moments.n in (0, one.n) and moments.noise >= 0):
+        if not (inside and moments.effect >= 1 and moments.n in (0, signature.n) and moments.noise >= 0):
             return None
-    if one.cells is not None and not all(np.isfinite(v).all() for v in (one.cells.means, one.cells.counts)):
+    if signature.cells is not None and not all(
+        np.isfinite(v).all() for v in (signature.cells.means, signature.cells.counts)
+    ):
         return None
-    return one
+    return signature
 
 
 def tensors(arrays: Mapping[str, Any]) -> dict[str, Tensor]:
