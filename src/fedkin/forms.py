@@ -27,27 +27,8 @@ if TYPE_CHECKING:
     from fedkin.learning.net import Net
 
 __all__ = [
-    "BODY",
-    "COUNT",
-    "HEAD",
-    "NET",
-    "TRAINABLE",
-    "Bytes",
-    "Context",
-    "Each",
-    "Fields",
-    "Flag",
-    "Form",
-    "Integer",
-    "Integers",
-    "Noised",
-    "Number",
-    "Problem",
-    "Shaped",
-    "Sums",
-    "Upto",
-    "Weights",
-    "problem_of",
+    "BODY", "COUNT", "HEAD", "NET", "TRAINABLE", "Bytes", "Context", "Each", "Fields", "Flag", "Form",
+    "Integer", "Integers", "Noised", "Number", "Problem", "Shaped", "Sums", "Upto", "Weights", "problem_of",
 ]  # fmt: skip
 
 

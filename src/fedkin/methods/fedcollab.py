@@ -22,7 +22,7 @@ from fedkin.forms import COUNT, NET, Each, Number
 from fedkin.learning.aggregate import weighted_mean
 from fedkin.learning.losses import Batch, masked_mean
 from fedkin.learning.net import BodyHead
-from fedkin.methods.blocks.clusters import Clustered, mean_of_clusters, numbered_by_size, train_clusters
+from fedkin.methods.blocks.clusters import Clustered, mean_of_clusters, numbered_by_size
 from fedkin.methods.blocks.own_models import held_out_fifth
 from fedkin.methods.blocks.signatures import unsigned
 from fedkin.methods.blocks.vectors import Array, Labels, last_layers
@@ -107,7 +107,7 @@ class FedCollab(Clustered):
     def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
         state = server.state
         yield from self.take(server, unsigned(server, sampled, state["sizes"]))
-        if (yield from train_clusters(server, sampled, self.weights, self.aggregate)):
+        if (yield from self.train_clusters(server, sampled)):
             self.record(server)
 
     def take(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[None]:

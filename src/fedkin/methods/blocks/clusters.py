@@ -38,19 +38,6 @@ def cluster_means(
     return new
 
 
-def train_clusters(
-    server: ServerView, sampled: Sequence[str], weights: Weights, aggregate: Rule
-) -> ServerFlow[bool]:  # fmt: skip
-    """FedAvg inside the clusters of the server's state, `cluster` and `models`; return False if no model arrived."""
-    state = server.state
-    cluster = {id: state["cluster"][id] for id in sampled if id in state["cluster"]}
-    asked = {id: Message(params=state["models"][number]) for id, number in cluster.items()}
-    replies = (yield from Ask("train", asked, mean_asked(weights, aggregate, cluster))) if asked else {}
-    if replies:
-        state["models"] = cluster_means(state["models"], cluster, replies, weights, aggregate)
-    return bool(replies)
-
-
 class Clustered(WholeModel):
     """FedAvg inside clusters: the server's state has `models`, {number as text: params}, and `cluster`, {id: number}.
 
@@ -64,6 +51,17 @@ class Clustered(WholeModel):
 
     def start(self, server: ServerView) -> None:
         server.state.update({table: {} for table in (*self.by_client, "models")})
+
+    def train_clusters(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[bool]:
+        """FedAvg inside the clusters; return False if no model arrived."""
+        state = server.state
+        cluster = {id: state["cluster"][id] for id in sampled if id in state["cluster"]}
+        asked = {id: Message(params=state["models"][number]) for id, number in cluster.items()}
+        mean = mean_asked(self.weights, self.aggregate, cluster)
+        replies = (yield from Ask("train", asked, mean)) if asked else {}
+        if replies:
+            state["models"] = cluster_means(state["models"], cluster, replies, self.weights, self.aggregate)
+        return bool(replies)
 
     def record(self, server: ServerView) -> None:
         """Record the clusters as this round's graph."""

@@ -6,6 +6,7 @@ min over theta, max over lambda of sum_k lambda_k f_k(theta), by rounds of local
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar, Literal
 
@@ -105,19 +106,14 @@ class Minimax(OneModel):
         return server.training.count(len(server.clients)) == len(server.clients)
 
     def sample(self, server: ServerView) -> list[str]:
-        """This round's clients, each once; the state keeps the draw for `drawn`."""
+        """This round's clients, each once; the state keeps how often each is drawn, by lambda with replacement."""
         if self.full(server):
             return list(server.clients)
-        server.state["drawn"] = self.draw(server)
-        return sorted(server.state["drawn"])
-
-    def draw(self, server: ServerView) -> dict[str, int]:
-        """`training.clients_per_round` draws by lambda, with replacement: how often each drawn client came up."""
         weights, clients = self.weights(server), server.clients
         count = server.training.count(len(clients))
-        rows = server.rng("sample").choice(len(clients), size=count, p=weights / weights.sum())
-        row, times = np.unique(rows, return_counts=True)
-        return {clients[k]: n for k, n in zip(row.tolist(), times.tolist(), strict=True)}
+        draws = server.rng("sample").choice(len(clients), size=count, p=weights / weights.sum())
+        server.state["drawn"] = {clients[k]: n for k, n in sorted(Counter(draws.tolist()).items())}
+        return sorted(server.state["drawn"])
 
     def drawn(self, server: ServerView, sampled: Sequence[str]) -> Mapping[str, float]:
         """{client that trains: its weight}: how often it was drawn, or lambda_k if all take part."""
