@@ -42,7 +42,7 @@ all_levels, loss_per_sample, chosen_use = kin.levels_of, kin.per_sample, kin.Kin
 def only(*levels: str) -> AbstractContextManager[Any]:
     """Try only these of the levels."""
 
-    def kept(state: kin.State, degrees: str) -> list[str]:
+    def kept(state: dict[str, Any], degrees: str) -> list[str]:
         return [level for level in all_levels(state, degrees) if level in levels] or ["all"]
 
     return patch.object(kin, "levels_of", kept)

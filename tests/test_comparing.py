@@ -13,7 +13,7 @@ import tomli_w
 import fedkin
 from fedkin.errors import ConfigError, RunError
 from fedkin.graph import Graph
-from fedkin.methods.blocks.stages import ControlledGraph, dense
+from fedkin.methods.blocks.stages import ControlledGraph
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.fedprox import FedProx
 from fedkin.records.comparison import line, table
@@ -25,6 +25,7 @@ from fedkin.running.grid import Choice, Runs
 from fedkin.running.grid import compare as by_command
 from fedkin.running.grid import sweep as sweep_by_command
 from fedkin.settings import flat
+from graph.strategies import dense
 from support import small_federation
 from tiny import TABLE
 

@@ -355,9 +355,11 @@ class ServerMethod(Method):
     by_client: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
+    @cache  # it is needed for every message
     def phases(cls) -> frozenset[str]:
         """Return the names of the phases: the methods declared with `@phase` here or in a base class."""
-        return _phases(cls)
+        entries = (item for base in cls.__mro__ for item in vars(base).items())
+        return frozenset(name for name, entry in entries if getattr(entry, "is_phase", False))
 
     @classmethod
     def declared(cls, phase: str) -> Sequence[Fields] | None:
@@ -423,13 +425,6 @@ def _without_columns(row: Any, ids: Collection[str]) -> Any:
     if not isinstance(row, dict) or any(isinstance(value, Tensor) for value in row.values()):
         return row
     return {id: value for id, value in row.items() if id not in ids}
-
-
-@cache
-def _phases(kind: type[ServerMethod]) -> frozenset[str]:
-    """Return the phases of a class; the result is cached, since it is needed for every message."""
-    entries = (item for base in kind.__mro__ for item in vars(base).items())
-    return frozenset(name for name, entry in entries if getattr(entry, "is_phase", False))
 
 
 class PeerMethod(Method):

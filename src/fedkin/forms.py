@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BODY", "COUNT", "HEAD", "NET", "TRAINABLE", "Bytes", "Context", "Each", "Fields", "Flag", "Form",
-    "Noised", "Number", "Problem", "Shaped", "Sums", "Upto", "Weights", "Whole", "Wholes", "problem_of",
+    "Integer", "Integers", "Noised", "Number", "Problem", "Shaped", "Sums", "Upto", "Weights", "problem_of",
 ]  # fmt: skip
 
 
@@ -234,8 +234,8 @@ class Weights(Form):
             context.weights[self] = {n: (initial[n].shape, initial[n].dtype) for n in self.names(context.net)}
         expected = context.weights[self]
         if list(value) != list(expected):
-            odd = sorted(map(repr, set(value) ^ set(expected)))
-            raise Problem("form", f"not the net's tensors: {', '.join(odd[:3])}" if odd else "not in the net's order")
+            names = sorted(map(repr, set(value) ^ set(expected)))[:3]
+            raise Problem("form", f"not the net's tensors: {', '.join(names)}" if names else "not in the net's order")
         for name, (shape, dtype) in expected.items():
             try:
                 check_tensor(value[name], shape, dtype)
@@ -285,7 +285,7 @@ class Noised(Shaped):
 
 
 @dataclass(frozen=True)
-class Whole(Form):
+class Integer(Form):
     """A whole number from `low` to `high` (None: the largest number of samples, `run.largest_n`)."""
 
     low: int = 0
@@ -328,7 +328,7 @@ class Flag(Form):
 
 
 @dataclass(frozen=True)
-class Wholes(Form):
+class Integers(Form):
     """A list of whole numbers from `low` to below `below` (None: to `run.largest_n`). rising: strictly increasing."""
 
     dim: Dim
@@ -390,7 +390,7 @@ NET = Weights()
 HEAD = Weights(only="head.")
 BODY = Weights(but="head.")
 TRAINABLE = Weights(part=lambda net: net.trainable)
-COUNT = Whole(1)
+COUNT = Integer(1)
 
 
 # -- messages ----------------------------------------------------------------------------------------------------------
@@ -444,8 +444,8 @@ def _keys(message: Mapping[str, Any], fields: Fields, context: Context) -> str:
         wanted = form.wanted(context)
         if wanted is not None and wanted != (name in message):
             return f"{name} is missing" if wanted else f"{name} was not asked for"
-    odd = next((name for name in message if name not in fields), None)
-    return "" if odd is None else f"{escaped(str(odd), 60)} is not declared"
+    unexpected = next((name for name in message if name not in fields), None)
+    return "" if unexpected is None else f"{escaped(str(unexpected), 60)} is not declared"
 
 
 def _check_undeclared(message: dict[str, Any], context: Context) -> None:

@@ -52,18 +52,18 @@ def check_method(method: Method | type[Method]) -> None:
         except AssertionError as error:
             broken.append(f"- {promise.words}: {' '.join(str(error).split())[:300]}\n  {promise.remedy}")
         except Exception as error:  # an error in the method itself
-            broken.append(f"- it fails: {_told(error)}")
+            broken.append(f"- it fails: {_error_text(error)}")
     broken = list(dict.fromkeys(broken))
     if broken:
         head = f"{type(checked.method).__name__} does not keep what methods promise:"
         raise AssertionError("\n".join([head, *broken]))
 
 
-def _told(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     """Describe an error in the method, with its file and line."""
     frames = traceback.extract_tb(error.__traceback__)
     # fedkin may raise in its own code, such as for a missing field: the method's line helps more.
-    outside = [each for each in frames if not Path(each.filename).is_relative_to(Path(__file__).parent)]
+    outside = [frame for frame in frames if not Path(frame.filename).is_relative_to(Path(__file__).parent)]
     last = (outside or frames)[-1]
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]} ({last.filename}, line {last.lineno})"
 
@@ -76,7 +76,7 @@ def small_federation(clients: int = 6, seed: int = 0, classes: int = 4, width: i
     rng = np.random.default_rng(seed)
     centres = rng.normal(size=(classes, width)) * 2
     names = [f"site-{letter}" for letter in rng.permutation(list("qwertyuiopasdfghjklzxcvbnm"))[:clients]]
-    made = []
+    members = []
     for number, name in enumerate(names):
         group = number % 2
 
@@ -86,8 +86,8 @@ def small_federation(clients: int = 6, seed: int = 0, classes: int = 4, width: i
             y = classes - 1 - y if group else y
             return Samples(torch.from_numpy(x.astype(np.float32)), torch.from_numpy(y))
 
-        made.append(Client(name, draw(18 + 3 * number), draw(12), group=f"g{group}"))
-    return Federation(made, Task(classes, (width,)), "small")
+        members.append(Client(name, draw(18 + 3 * number), draw(12), group=f"g{group}"))
+    return Federation(members, Task(classes, (width,)), "small")
 
 
 def small_setup(
@@ -141,7 +141,7 @@ class Checked:
         self.method = method
 
     @cached_property
-    def whole(self) -> Run:
+    def full(self) -> Run:
         """A run in which all clients take part."""
         return Run(small_setup(self.method).equipped())
 
@@ -151,36 +151,40 @@ class Checked:
         return Run(small_setup(self.method, clients_per_round=4))
 
 
-def _hold(condition: bool, words: str) -> None:
+def _require(condition: bool, words: str) -> None:
     if not condition:
         raise AssertionError(words)
 
 
-def _near(what: str, one: Tensor, other: Tensor, relative: float, absolute: float) -> None:
-    torch.testing.assert_close(one, other, rtol=relative, atol=absolute, msg=lambda text: f"{what}: {text}")
+def _require_close(what: str, one: Tensor, other: Tensor, relative: float) -> None:
+    torch.testing.assert_close(one, other, rtol=relative, atol=1e-6, msg=lambda text: f"{what}: {text}")
+
+
+def _require_finite(id: str, params: Mapping[str, Tensor]) -> None:
+    _require(all(bool(torch.isfinite(tensor).all()) for tensor in params.values()), f"the model of {id} is not finite")
 
 
 def _same_bits(one: Mapping[str, Any], other: Mapping[str, Any]) -> None:
-    _hold(one.keys() == other.keys(), "other clients have models")
+    _require(one.keys() == other.keys(), "other clients have models")
     for id in one:
         for name in one[id]:
-            _hold(torch.equal(one[id][name], other[id][name]), f"{name} of {id} differs")
+            _require(torch.equal(one[id][name], other[id][name]), f"{name} of {id} differs")
 
 
 # -- the promises ----------------------------------------------------------------------------------------------------
 
 
 def _trains(checked: Checked) -> None:
-    initial = checked.whole.engine.setup.net.initial
-    for id, params in checked.whole.models.items():
+    initial = checked.full.engine.setup.net.initial
+    for id, params in checked.full.models.items():
         changed = any(not torch.equal(params[name], initial[name]) for name in initial if name.startswith("body."))
-        _hold(changed, f"the model of {id} is what it was after 3 rounds")
+        _require(changed, f"the model of {id} is what it was after 3 rounds")
 
 
 def _travels(checked: Checked) -> None:
     local, loopback = checked.sampled, Run(small_setup(checked.method, clients_per_round=4), LoopbackEngine)
     _same_bits(local.models, loopback.models)
-    _hold(local.traffic == loopback.traffic, "other messages are counted")
+    _require(local.traffic == loopback.traffic, "other messages are counted")
 
 
 def _repeats(checked: Checked) -> None:
@@ -191,7 +195,7 @@ def _draws(checked: Checked) -> None:
     one, other = checked.sampled.models, _models(LocalEngine(small_setup(checked.method, clients_per_round=4, seed=1)))
     bodies = [name for name in next(iter(one.values())) if name.startswith("body.")]
     same = all(torch.equal(one[id][name], other[id][name]) for id in one for name in bodies)
-    _hold(not same, "all models are equal with seeds 0 and 1")
+    _require(not same, "all models are equal with seeds 0 and 1")
 
 
 def _unordered(checked: Checked) -> None:
@@ -209,12 +213,12 @@ def _rests(checked: Checked, settled: int = 0, but: str = "\0") -> None:
     for id, params in _models(engine).items():
         for name, tensor in params.items():
             if not name.startswith(but):
-                _near(f"{name} of {id}", tensor, before[id][name], 0.0, 1e-6)
+                _require_close(f"{name} of {id}", tensor, before[id][name], 0.0)
 
 
 def _survives(checked: Checked) -> None:
     for id, params in _models(LocalEngine(small_setup(checked.method, dropout=0.5, seed=3)), rounds=6).items():
-        _hold(all(bool(torch.isfinite(tensor).all()) for tensor in params.values()), f"the model of {id} is not finite")
+        _require_finite(id, params)
 
 
 def _waits(checked: Checked) -> None:
@@ -225,9 +229,9 @@ def _waits(checked: Checked) -> None:
     losing.lose = lambda envelope: envelope.sender == SERVER
     engine.round(2)
     after = codec.tensors_of(engine.state())
-    _hold(before.keys() == after.keys(), f"the state has other entries: {sorted(before.keys() ^ after.keys())[:3]}")
+    _require(before.keys() == after.keys(), f"the state has other entries: {sorted(before.keys() ^ after.keys())[:3]}")
     for pointer, tensor in before.items():
-        _hold(torch.equal(tensor, after[pointer]), f"{pointer} of the state has changed")
+        _require(torch.equal(tensor, after[pointer]), f"{pointer} of the state has changed")
 
 
 def _ignores(checked: Checked) -> None:
@@ -241,13 +245,13 @@ def _ignores(checked: Checked) -> None:
 
 
 def _relabels(checked: Checked) -> None:
-    run = checked.whole
+    run = checked.full
     ids = sorted(run.models)
     names = {id: f"new-{len(ids) - place:02d}" for place, id in enumerate(ids)}
     sent, server = _replayed(checked.method, [replies for _, _, replies in run.asks], names)
-    _hold(len(sent) == len(run.asks) > 0, f"it asks {len(sent)} times, and {len(run.asks)} times before")
+    _require(len(sent) == len(run.asks) > 0, f"it asks {len(sent)} times, and {len(run.asks)} times before")
     for (_, ask, _), renamed in zip(run.asks, sent, strict=True):
-        _hold({names[id] for id in ask.messages} == set(renamed), "it asks other clients")
+        _require({names[id] for id in ask.messages} == set(renamed), "it asks other clients")
         for id, message in ask.messages.items():
             _close_trees(message, renamed[names[id]], names)
     _close_trees(run.server_state, server.state, names)
@@ -262,7 +266,7 @@ def _replayed(
 
     def answers(ask: Ask, round: int, turn: int) -> dict[str, Message]:
         sent.append(dict(ask.messages))
-        _hold(turn < len(replies), f"it asks more than {len(replies)} times, as often as before")
+        _require(turn < len(replies), f"it asks more than {len(replies)} times, as often as before")
         renamed = [(names[id], Message(**_renamed(message, names))) for id, message in replies[turn].items()]
         return dict(reversed(renamed))
 
@@ -282,13 +286,13 @@ def _close_trees(one: Any, other: Any, names: Mapping[str, str] | None = None) -
     """Check that trees are equal up to rounding; keys of `one` that are client ids are renamed by `names`."""
     names = names or {}
     if isinstance(one, Tensor):
-        _near("an array", one, other, 1e-5, 1e-6)
+        _require_close("an array", one, other, 1e-5)
     elif isinstance(one, Mapping):
-        _hold({names.get(key, key) for key in one} == set(other), f"other entries: {sorted(map(str, other))[:5]}")
+        _require({names.get(key, key) for key in one} == set(other), f"other entries: {sorted(map(str, other))[:5]}")
         for key in one:
             _close_trees(one[key], other[names.get(key, key)], names)
     else:
-        _hold(bool(one == other), f"{one!r} is {other!r}")
+        _require(bool(one == other), f"{one!r} is {other!r}")
 
 
 def _resumes(checked: Checked) -> None:
@@ -306,12 +310,11 @@ def _forgets(checked: Checked) -> None:
     engine = LocalEngine(small_setup(checked.method, Federation(clients, federation.task), rounds=5))
     for number in (1, 2, 3):
         engine.round(number)
-    _hold(not _has(engine.server.state, gone), f"the server's state still has {gone}, which left before")
+    _require(not _has(engine.server.state, gone), f"the server's state still has {gone}, which left before")
     engine.round(4)
-    _hold(gone in engine.round(5).sampled, f"{gone} is back, and takes no part")
+    _require(gone in engine.round(5).sampled, f"{gone} is back, and takes no part")
     for id in sorted(federation):
-        finite = all(bool(torch.isfinite(tensor).all()) for tensor in engine.model(id).values())
-        _hold(finite, f"the model of {id} is not finite")
+        _require_finite(id, engine.model(id))
 
 
 def _has(tree: Any, name: str) -> bool:
@@ -324,10 +327,10 @@ def _has(tree: Any, name: str) -> bool:
 
 
 def _counts(checked: Checked) -> None:
-    run = checked.whole
+    run = checked.full
     counted = [message.bytes for traffic in run.traffic for message in traffic]
     sent = [len(envelope.message.to_bytes()) for envelope in run.witness.envelopes]
-    _hold(sorted(counted) == sorted(size for size in sent if size), "bytes counted are not those of the messages")
+    _require(sorted(counted) == sorted(size for size in sent if size), "bytes counted are not those of the messages")
 
 
 @dataclass(frozen=True)

@@ -166,9 +166,9 @@ def test_an_array_goes_to_the_device_once_and_leaves_with_its_last_user() -> Non
         there = [resident(client.train) for client in images().values()]
         assert len({id(samples.x) for samples in there}) == len({id(samples.y) for samples in there}) == 1
         assert counted["up"] == 2 + len(there)  # x, y, and each client's rows
-        assert resident.bytes == [sum(array.nbytes for array in resident.held)]
+        assert resident.bytes == [sum(array.nbytes for array in resident.copies)]
         gc.collect()
-        assert len(resident.held) == 0  # the federation is gone
+        assert len(resident.copies) == 0  # the federation is gone
         assert resident.bytes == [0]
 
 
@@ -179,7 +179,7 @@ def test_samples_beyond_the_limit_come_for_one_job_only() -> None:
     with gpu():
         there = resident(first)
         assert len(there.x) == len(first)
-        assert not resident.held
+        assert not resident.copies
         assert torch.equal(there.inputs(slice(None)).cpu(), first.inputs(slice(None)))
         assert torch.equal(there.labels().cpu(), first.labels())
 

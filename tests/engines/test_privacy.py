@@ -17,7 +17,7 @@ from torch import nn
 from fedkin.engines.privacy import Normal, Part, Privacy, clipped_fields, keyed, released, system_noise
 from fedkin.errors import ConfigError, MethodError, RunError
 from fedkin.flow import Message
-from fedkin.forms import COUNT, HEAD, NET, Bytes, Each, Fields, Number, Shaped, Sums, Whole, Wholes
+from fedkin.forms import COUNT, HEAD, NET, Bytes, Each, Fields, Integer, Integers, Number, Shaped, Sums
 from fedkin.learning.net import Net
 from fedkin.settings import parse
 
@@ -104,7 +104,7 @@ def test_numbers_that_are_not_finite_never_leave(bad: float) -> None:
 
 def test_which_fields_are_protected() -> None:
     declared: Fields = {
-        "head": HEAD, "n": COUNT, "classes": Wholes("owned"), "row": Each(Number()), "extra": Shaped(3) | None,
+        "head": HEAD, "n": COUNT, "classes": Integers("owned"), "row": Each(Number()), "extra": Shaped(3) | None,
         "whole": Shaped(3, dtype=torch.int64),
     }  # fmt: skip
     assert list(clipped_fields("train", list(declared), [declared])) == ["head", "row", "extra"]
@@ -115,8 +115,8 @@ def test_which_fields_are_protected() -> None:
     [
         (Sums(3, dtype=torch.float64), "sums or moments"),
         (Bytes(100), "sums or moments"),
-        (Whole(high=lambda at: len(at.asked)), "a choice that a client makes"),
-        (Whole(high=lambda at: len(at.asked)) | None, "a choice that a client makes"),
+        (Integer(high=lambda at: len(at.asked)), "a choice that a client makes"),
+        (Integer(high=lambda at: len(at.asked)) | None, "a choice that a client makes"),
     ],
 )
 def test_what_cannot_be_protected_is_refused(form: Any, words: str) -> None:

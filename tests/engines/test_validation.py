@@ -17,7 +17,7 @@ from fedkin.engines.results import SERVER
 from fedkin.engines.transport import Envelope, Inbox, Validator
 from fedkin.errors import ConfigError, MethodError
 from fedkin.flow import Ask, Message, ServerFlow, phase
-from fedkin.forms import COUNT, NET, Context, Number, Problem, Shaped, Wholes, check_sound, problem_of
+from fedkin.forms import COUNT, NET, Context, Integers, Number, Problem, Shaped, check_sound, problem_of
 from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
 from fedkin.views import ClientView, ServerView
@@ -105,7 +105,7 @@ def test_many_large_numbers_are_sound_if_each_is() -> None:
 
 
 def test_lengths_that_belong_together_are_equal() -> None:
-    fields = {"rows": Shaped("m", "width"), "classes": Wholes("m", below="classes", rising=True)}
+    fields = {"rows": Shaped("m", "width"), "classes": Integers("m", below="classes", rising=True)}
     context = Context(FedAvg(), SETUP.net, SETUP.federation.task)
 
     def found(rows: int, classes: list[int]) -> str:

@@ -20,7 +20,7 @@ from fedkin.engines.setup import EngineSettings
 from fedkin.errors import ConfigError, MethodError
 from fedkin.federation import Federation, Samples, Task
 from fedkin.learning import CrossEntropy, Net, Training, frozen
-from fedkin.learning.frozen import Frozen, recalled, trunk_of
+from fedkin.learning.frozen import Frozen, cached_features, trunk_of
 from fedkin.learning.models import backbone
 from fedkin.learning.sgd import fit, infer
 from fedkin.methods.fedavg import FedAvg
@@ -232,7 +232,7 @@ def test_kept_features_have_the_bits_of_computed_ones(method: str, monkeypatch: 
     def models(kept: bool) -> Any:
         with monkeypatch.context() as patch:
             if not kept:
-                patch.setattr("fedkin.learning.frozen.Kept.of", lambda *_: None)
+                patch.setattr("fedkin.learning.frozen.FeatureCache.of", lambda *_: None)
             made = fedkin.run(method, images(), model=lambda task: backbone(Counted(), nn.Linear(7, 2), frozen=True),
                               training=ONE_PASS, seed=1, **options)  # fmt: skip
         return made.models
@@ -268,10 +268,10 @@ def test_memory_goes_with_the_samples() -> None:
     module = Modules()(net)
     trunk = trunk_of(module.body)
     assert trunk is not None
-    with recalled(module.body, federation["site-0"].train, net.dtype):
-        assert trunk.kept.nbytes == 45 * 7 * 4
+    with cached_features(module.body, federation["site-0"].train, net.dtype):
+        assert trunk.cache.nbytes == 45 * 7 * 4
     del federation
-    assert trunk.kept.nbytes == 0
+    assert trunk.cache.nbytes == 0
 
 
 def test_copies_of_a_batch_are_found_and_changed_ones_are_not() -> None:
@@ -281,7 +281,7 @@ def test_copies_of_a_batch_are_found_and_changed_ones_are_not() -> None:
     x = torch.randn(3, 1, 8, 8)
     z = trunk(x)
     Counted.rows = 0
-    trunk.tell(x, z)
+    trunk.set_batch(x, z)
     assert torch.equal(trunk(torch.cat([x, x])), torch.cat([z, z]))
     assert Counted.rows == 0
     other = torch.cat([x, x.flip(0)])
@@ -302,7 +302,7 @@ def test_layers_that_write_into_their_input_leave_kept_features_as_they_are() ->
             torch.testing.assert_close(infer(net, net.scratch(), net.initial, "logits", samples), want)
     trunk, x = Frozen(nn.Linear(4, 3)), torch.randn(2, 4)
     z = trunk(x)
-    trunk.tell(x, z.clone())
+    trunk.set_batch(x, z.clone())
     trunk(x).zero_()
     trunk(x.clone()).zero_()
     assert torch.equal(trunk(x), z)
@@ -313,16 +313,16 @@ def test_the_limit_is_that_of_all_modules_together(
 ) -> None:
     federation = images()
     one, two = (Modules()(Net.build(lambda: backbone(Counted(), nn.Linear(7, 2), frozen=True), 0)) for _ in range(2))
-    others = sum(kept.nbytes for kept in list(frozen._ALL))
+    others = sum(cache.nbytes for cache in list(frozen._ALL))
     monkeypatch.setattr("fedkin.learning.frozen._LIMIT", others + 45 * 7 * 4)
     for module in (one, two):
-        with recalled(module.body, federation["site-0"].train, torch.float32):
+        with cached_features(module.body, federation["site-0"].train, torch.float32):
             pass
     first, second = (trunk_of(module.body) for module in (one, two))
     assert first is not None
     assert second is not None
-    assert first.kept.nbytes == 45 * 7 * 4
-    assert second.kept.nbytes == 0
+    assert first.cache.nbytes == 45 * 7 * 4
+    assert second.cache.nbytes == 0
     assert "features are not kept, but computed in every step" in caplog.text
 
 

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from fedkin.errors import FedkinError, MethodError
 from fedkin.federation import Samples
 from fedkin.learning.losses import CrossEntropy, PixelCrossEntropy, SquaredError, default_loss, per_sample
-from fedkin.learning.metrics import NO_MARKS, Marks, average_precision, marks, pooled, roc_auc, score
+from fedkin.learning.metrics import NO_SCORES, Scores, average_precision, pooled, roc_auc, score, scores_of
 from fedkin.learning.net import Net
 from fedkin.learning.sgd import infer, outputs
 from fedkin.tasks import Task
@@ -49,58 +49,58 @@ def test_one_class_has_no_ranking() -> None:
     for labels in (np.zeros(2, np.int64), np.ones(2, np.int64)):
         assert math.isnan(roc_auc(scores, labels))
         assert math.isnan(average_precision(scores, labels))
-    mark = marks(RISK, torch.tensor([[0.0, 1.0], [0.0, 2.0]]), torch.tensor([1, 1]))
-    assert mark.figures == (None, None)
-    assert mark.right == 2
+    of_one_class = scores_of(RISK, torch.tensor([[0.0, 1.0], [0.0, 2.0]]), torch.tensor([1, 1]))
+    assert of_one_class.figures == (None, None)
+    assert of_one_class.right == 2
 
 
 def test_classification_counts_right_answers() -> None:
     outputs, y = drawn(CLASSES, 30, 0)
-    mark = marks(CLASSES, outputs, y)
+    scores = scores_of(CLASSES, outputs, y)
     correct = outputs.argmax(1) == y
-    assert mark == Marks(mark.loss, int(correct.sum()), outcomes=bytes(correct.int().tolist()))
-    assert mark.loss == pytest.approx(float(torch.nn.functional.cross_entropy(outputs.double(), y)))
+    assert scores == Scores(scores.loss, int(correct.sum()), outcomes=bytes(correct.int().tolist()))
+    assert scores.loss == pytest.approx(float(torch.nn.functional.cross_entropy(outputs.double(), y)))
 
 
 def test_squared_error_sums_over_targets() -> None:
     outputs, y = drawn(NUMBERS, 20, 1)
     expected = np.mean(np.sum((outputs.double().numpy() - y.double().numpy()) ** 2, axis=1))
-    mark = marks(NUMBERS, outputs, y)
-    assert mark.figures == pytest.approx((expected,))
-    assert mark.loss == pytest.approx(expected)
+    scores = scores_of(NUMBERS, outputs, y)
+    assert scores.figures == pytest.approx((expected,))
+    assert scores.loss == pytest.approx(expected)
 
 
 def test_dice_is_the_f1_score_of_pixels() -> None:
     outputs, y = drawn(MASKS, 4, 2)
     predicted, truth = outputs.argmax(1).reshape(-1).numpy(), y.reshape(-1).numpy()
     expected = f1_score(truth, predicted, labels=[1, 2], average="macro")
-    assert marks(MASKS, outputs, y).figures == pytest.approx((expected,))
+    assert scores_of(MASKS, outputs, y).figures == pytest.approx((expected,))
     background = torch.zeros(2, 6, 5, dtype=torch.int64)
     nothing = torch.zeros(2, 3, 6, 5)
     nothing[:, 0] = 1
-    assert marks(MASKS, nothing, background).figures == (None,)
+    assert scores_of(MASKS, nothing, background).figures == (None,)
 
 
 @pytest.mark.parametrize("task", [NUMBERS, MASKS], ids=lambda task: task.kind)
 def test_outcomes_have_the_figure_as_their_mean(task: Task) -> None:
-    mark = marks(task, *drawn(task, 30, 3))
-    assert np.frombuffer(mark.outcomes, "<f4").mean() == pytest.approx(mark.figures[0], rel=1e-5)
+    scores = scores_of(task, *drawn(task, 30, 3))
+    assert np.frombuffer(scores.outcomes, "<f4").mean() == pytest.approx(scores.figures[0], rel=1e-5)
 
 
 def test_the_parts_of_dice_vary_as_dice_does_when_samples_are_drawn_again() -> None:
     outputs, y = drawn(MASKS, 60, 4)
     outputs += 2 * torch.nn.functional.one_hot(y, 3).movedim(-1, 1) * (torch.arange(60) % 3)[:, None, None, None]
     rng = np.random.default_rng(0)
-    again = [marks(MASKS, outputs[at], y[at]).figures[0] for at in (rng.integers(0, 60, 60) for _ in range(300))]
-    parts = np.frombuffer(marks(MASKS, outputs, y).outcomes, "<f4")
+    again = [scores_of(MASKS, outputs[at], y[at]).figures[0] for at in (rng.integers(0, 60, 60) for _ in range(300))]
+    parts = np.frombuffer(scores_of(MASKS, outputs, y).outcomes, "<f4")
     assert parts.std() / np.sqrt(60) == pytest.approx(np.std(np.array(again, dtype=float)), rel=0.15)
 
 
 @pytest.mark.parametrize("task", [CLASSES, RISK, NUMBERS, MASKS], ids=lambda task: task.kind)
 def test_pooled_is_all_samples_taken_together(task: Task) -> None:
     parts = [drawn(task, n, seed) for seed, n in enumerate((3, 9, 14))]
-    together = marks(task, *(torch.cat(which) for which in zip(*parts, strict=True)))
-    found = pooled(task, [(len(y), marks(task, outputs, y)) for outputs, y in parts])
+    together = scores_of(task, *(torch.cat(which) for which in zip(*parts, strict=True)))
+    found = pooled(task, [(len(y), scores_of(task, outputs, y)) for outputs, y in parts])
     expected = together.figures or (together.right / 26,)
     assert found == pytest.approx(expected)
 
@@ -132,7 +132,7 @@ def test_losses_by_task_and_equality() -> None:
     assert default_loss(MASKS) == PixelCrossEntropy()
 
 
-# -- one model on many clients' samples: the marks are those of each client alone ------------------------------------
+# -- one model on many clients' samples: the scores are those of each client alone ------------------------------------
 
 
 SIZES = (20, 1, 40, 0, 3, 17, 20, 128, 129, 300, 31, *(20, 33) * 3)
@@ -160,14 +160,14 @@ def test_marks_are_those_of_a_plain_loop() -> None:
     sets = sets_of(CLASSES)
     found = score(net, net.scratch(), net.initial, sets, CLASSES)
     plain = net.scratch().eval()
-    for samples, mark in zip(sets, found, strict=True):
+    for samples, scores in zip(sets, found, strict=True):
         if not len(samples):
-            assert mark is NO_MARKS
+            assert scores is NO_SCORES
             continue
         out = plain(samples.x).detach()
-        assert mark.loss == pytest.approx(float(F.cross_entropy(out, samples.y)), abs=1e-6)
-        assert mark.right == int((out.argmax(1) == samples.y).sum())
-        assert mark.outcomes == bytes((out.argmax(1) == samples.y).int().tolist())
+        assert scores.loss == pytest.approx(float(F.cross_entropy(out, samples.y)), abs=1e-6)
+        assert scores.right == int((out.argmax(1) == samples.y).sum())
+        assert scores.outcomes == bytes((out.argmax(1) == samples.y).int().tolist())
 
 
 @pytest.mark.parametrize("task", [CLASSES, Task(2, (6,), "risk"), Task.regression(1, (6,))], ids=lambda t: t.kind)
@@ -210,8 +210,8 @@ def test_a_score_is_the_first_job_of_a_module(body: Callable[[], nn.Module], las
     net = Net.build(lambda: (body(), nn.Linear(64, 10)), 3)
     net.channels_last = None if last else False
     samples, fresh = sets_of(IMAGES, (20,))[0], net.scratch()
-    mark = score(net, fresh, net.initial, [samples], IMAGES)[0]
+    scores = score(net, fresh, net.initial, [samples], IMAGES)[0]
     assert fresh.channels_last is net.channels_last is (last and body is flat)
     alone = infer(net, net.scratch(), net.initial, "logits", samples)
     assert torch.equal(outputs(net, fresh, "logits", samples), alone)
-    assert mark == marks(IMAGES, alone, samples.labels())
+    assert scores == scores_of(IMAGES, alone, samples.labels())

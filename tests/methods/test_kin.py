@@ -27,7 +27,7 @@ from fedkin.methods import METHODS
 from fedkin.methods.blocks.pulled_head import Strength, pulled_heads, with_head
 from fedkin.methods.blocks.signatures import read_signature
 from fedkin.methods.fedavg import FedAvg
-from fedkin.methods.kin import Kin, best_candidate, held_out, in_proportion, leads_of, level_of_look
+from fedkin.methods.kin import Kin, alpha_of_search, best_candidate, held_out, in_proportion, leads_of
 from fedkin.running.suites import SUITES
 from fedkin.testing import PROMISES, Checked
 from support import play, present, same, small_setup
@@ -152,7 +152,7 @@ def test_records_say_which_tests_made_the_groups() -> None:
     graph = present(engine.round(1).graph)
     assert list(graph.values["verdict"]) == ["same"] * 8
     evidence = present(graph.evidence)
-    assert evidence.alpha == level_of_look(0.001, 1)
+    assert evidence.alpha == alpha_of_search(0.001, 1)
     root, *parts = evidence.nodes
     assert set(root.rejected) >= {"concept", "xy"}
     assert root.p["concept"] < 1e-6
@@ -510,7 +510,7 @@ def test_who_becomes_alone_goes_on_from_its_groups_model() -> None:
 
 
 def test_all_looks_together_spend_at_most_alpha() -> None:
-    spent = [level_of_look(0.01, look) for look in range(1, 2000)]
+    spent = [alpha_of_search(0.01, look) for look in range(1, 2000)]
     assert sum(spent) <= 0.01
     assert spent == sorted(spent, reverse=True)
 

@@ -66,7 +66,7 @@ def test_the_personal_phase_is_that_of_a_plain_loop() -> None:
 def test_warm_up_is_a_fraction_or_a_count(warmup: float, rounds: int, warm: int) -> None:
     method = PFedSim(warmup=warmup)
     server: ServerView[Any] = LocalEngine(small_setup(method, rounds=rounds)).server
-    assert method.warm(server) == warm
+    assert server.training.rounds_of(method.warmup) == warm
 
 
 def test_opposite_and_unrelated_heads_share_nothing() -> None:

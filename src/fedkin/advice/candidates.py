@@ -15,7 +15,7 @@ from fedkin.federation import Samples, Task
 from fedkin.graph import Plan, Spread, Verdicts, sign
 from fedkin.graph.record import SHARING
 from fedkin.keys import key
-from fedkin.methods.blocks.signatures import LEAST, arrays_of, find_groups, has_columns
+from fedkin.methods.blocks.signatures import SMALLEST_DIFFERENCE, arrays_of, find_groups, has_columns
 
 Array = npt.NDArray[np.float64]
 
@@ -227,7 +227,7 @@ def _tested(samples: Mapping[str, Samples], task: Task, seed: int) -> Shape:
         classes=task.classes if task.labels else None, seed=key(seed, "advice", "plan") >> 32,
     )  # fmt: skip
     signed = {id: sign(plan, *one) for id, one in data.items()}
-    verdicts = find_groups(signed, _TESTS_ALPHA, LEAST, key(seed, "advice", "tests") >> 32)
+    verdicts = find_groups(signed, _TESTS_ALPHA, SMALLEST_DIFFERENCE, key(seed, "advice", "tests") >> 32)
     return Shape.of_labels(verdicts.groups, _differs(verdicts))
 
 

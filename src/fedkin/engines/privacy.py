@@ -24,7 +24,7 @@ from torch import Tensor
 from fedkin.engines.epsilon import noise_for, total_epsilon, training_noise
 from fedkin.errors import ConfigError, MethodError, RunError
 from fedkin.flow import Message, Params
-from fedkin.forms import COUNT, Bytes, Fields, Form, Noised, Number, Sometimes, Sums, Weights, Whole
+from fedkin.forms import COUNT, Bytes, Fields, Form, Integer, Noised, Number, Sometimes, Sums, Weights
 from fedkin.keys import rng
 from fedkin.learning.net import Net
 from fedkin.learning.private import Private, check_separate, uniform
@@ -174,7 +174,7 @@ def clipped_fields(
             )
         if not clipped:
             continue
-        if isinstance(form, Whole) and callable(form.high):
+        if isinstance(form, Integer) and callable(form.high):
             raise RunError(
                 f"phase {phase!r}: {name!r} is a choice that a client makes by its samples, and noise cannot protect a "
                 "choice; choose another method (docs/privacy.md)"

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from fedkin.flow import Message
-from fedkin.learning.metrics import Figures, Marks
+from fedkin.learning.metrics import Figures, Scores
 
 if TYPE_CHECKING:
     from fedkin.graph import Graph
@@ -69,7 +69,7 @@ class Outbox:
 
 
 class Score(NamedTuple):
-    """The score of a client's model on the client's test samples: their number, and the fields of `Marks`.
+    """The score of a client's model on the client's test samples: their number, and the fields of `Scores`.
 
     further: the values of `Setup.measures`, in their order.
     """
@@ -83,9 +83,9 @@ class Score(NamedTuple):
     further: tuple[float | None, ...] = ()
 
     @property
-    def marks(self) -> Marks:
-        """The fields of `Marks`."""
-        return Marks(*self[1:-1])
+    def scores(self) -> Scores:
+        """The fields of `Scores`."""
+        return Scores(*self[1:-1])
 
 
 @dataclass(frozen=True, eq=False)

@@ -29,7 +29,7 @@ from fedkin.engines import masks
 from fedkin.engines.masks import KEY_BYTES, SHARE_BYTES, FixedPoint, KeyPair, Words, digest, joined, mask, shares_of
 from fedkin.errors import ConfigError, MethodError
 from fedkin.flow import Mean, Message, Method, Params
-from fedkin.forms import Bytes, Each, Fields, Shaped, Weights, Whole
+from fedkin.forms import Bytes, Each, Fields, Integer, Shaped, Weights
 from fedkin.learning.net import Net
 
 STEPS = KEYS, SHARES, MASKED, SURVIVORS, UNMASK = (
@@ -119,7 +119,7 @@ def check_plain(method: Method, phase: str, reply: Mapping[str, Any]) -> None:
 def declared(method: Method, step: str, request: Mapping[str, Any], net: Net) -> Sequence[Fields]:
     """Return the fields that a reply to a step may have."""
     if step == KEYS:
-        return [{"cipher": _KEY, "mask": _KEY, "size": Whole(1), "signature": Bytes(_SIGNATURE)}]
+        return [{"cipher": _KEY, "mask": _KEY, "size": Integer(1), "signature": Bytes(_SIGNATURE)}]
     if step == SHARES:
         return [{"commitment": _KEY, "shares": Each(Shaped(_SEALED, dtype=torch.uint8))}]
     if step == SURVIVORS:

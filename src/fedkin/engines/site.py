@@ -545,8 +545,8 @@ class LocalSite(Site):
             for job, results in self.executor.run(jobs):
                 assert isinstance(job, ScoreJob)
                 if not isinstance(results, FedkinError):
-                    for id, marks in zip(job.ids, results, strict=True):
-                        self.scored[self.places[id]] = models[id], tests[id], Score(len(tests[id]), *marks)
+                    for id, result in zip(job.ids, results, strict=True):
+                        self.scored[self.places[id]] = models[id], tests[id], Score(len(tests[id]), *result)
                 elif len(job.ids) > 1:
                     # One of these clients failed: score each alone, so that the others get their scores.
                     again += [replace(job, ids=(id,)) for id in job.ids]

@@ -63,9 +63,9 @@ def as_dense(a: Any, name: str = "A", *, symmetric: bool = True, nonnegative: bo
     return matrix if isinstance(matrix, np.ndarray) else matrix.toarray()
 
 
-def as_sparse(a: Any, name: str = "A", *, symmetric: bool = True, nonnegative: bool = False) -> sp.csr_array:
+def as_sparse(a: Any, *, nonnegative: bool = False) -> sp.csr_array:
     """Return `as_matrix` of `a` as a csr_array."""
-    matrix = as_matrix(a, name, symmetric=symmetric, nonnegative=nonnegative)
+    matrix = as_matrix(a, nonnegative=nonnegative)
     return sp.csr_array(matrix) if isinstance(matrix, np.ndarray) else matrix
 
 
@@ -144,11 +144,11 @@ def as_sets(sets: Any, name: str = "U") -> list[Array]:
         return list(as_vectors(sets, name, ndim=3))
     if not isinstance(sets, Sequence | np.ndarray) or len(sets) == 0:
         raise GraphError(f"{name}: expected an array [n, k, d] or n arrays [k_i, d], one per client")
-    arrays = [as_vectors(one, f"{name}: client {row}") for row, one in enumerate(sets)]
-    for row, one in enumerate(arrays):
-        if one.shape[1] != arrays[0].shape[1]:
+    arrays = [as_vectors(centres, f"{name}: client {row}") for row, centres in enumerate(sets)]
+    for row, centres in enumerate(arrays):
+        if centres.shape[1] != arrays[0].shape[1]:
             raise GraphError(
-                f"{name}: client {row} has centres of width {one.shape[1]}; "
+                f"{name}: client {row} has centres of width {centres.shape[1]}; "
                 f"expected {arrays[0].shape[1]} as client 0 has"
             )
     return arrays

@@ -13,7 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from fedkin.errors import GraphError
-from fedkin.graph._check import Array, Matrix, as_dense, as_labels, as_matrix, as_sparse, as_vectors
+from fedkin.graph._check import Array, Matrix, as_dense, as_labels, as_matrix, as_sparse, as_vectors, only
 from fedkin.graph.similarity import unit
 
 
@@ -188,8 +188,7 @@ def _finish(a: Matrix) -> Matrix:
         np.fill_diagonal(a, 0.0)
         return a
     coo = a.tocoo()
-    keep = (coo.row != coo.col) & (coo.data != 0)
-    return sp.csr_array((coo.data[keep], (coo.row[keep], coo.col[keep])), shape=a.shape)
+    return only(coo, (coo.row != coo.col) & (coo.data != 0))
 
 
 # -- control graphs ----------------------------------------------------------------------------------------------------

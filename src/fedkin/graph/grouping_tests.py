@@ -26,7 +26,6 @@ from scipy.spatial.distance import cdist
 
 from fedkin.errors import GraphError, first_few
 from fedkin.graph._check import Array, Labels
-from fedkin.graph.groups import canonical
 from fedkin.graph.p_values import (
     ClassClientFit,
     Interaction,
@@ -127,7 +126,7 @@ class Verdicts:
         if size == 1:
             return f"{node['clients'][0]}: group {node['group']}"
         end = "cut in two" if node["children"] else f"group {node['group']}, {node['verdict']}"
-        return f"{size} clients: {self.evidence.nodes[number].said()}; {end}"
+        return f"{size} clients: {self.evidence.nodes[number].summary()}; {end}"
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -166,7 +165,7 @@ def find(
     search = Search([signed[row] for row in order], alpha, seed)
     search.run()
     if least:
-        search.leaves = merged_when_close(search.stacks, search.leaves, least)
+        search.leaves = merge_close_groups(search.stacks, search.leaves, least)
     return _verdicts(search, ids, signed, np.array(order))
 
 
@@ -178,29 +177,26 @@ def _checked(signatures: Any) -> tuple[tuple[str, ...], list[Signature]]:
         ids = tuple(str(row) for row in range(len(signed)))
     if not signed:
         raise GraphError("signatures: expected those of at least one client, got none")
-    for id, one in zip(ids, signed, strict=True):
-        if not isinstance(one, Signature):
-            raise GraphError(f"signatures: client {id!r}: expected a Signature, got {type(one).__name__}")
-        if one.plan != signed[0].plan or set(one.blocks) != set(signed[0].blocks):
+    for id, signature in zip(ids, signed, strict=True):
+        if not isinstance(signature, Signature):
+            raise GraphError(f"signatures: client {id!r}: expected a Signature, got {type(signature).__name__}")
+        if signature.plan != signed[0].plan or set(signature.blocks) != set(signed[0].blocks):
             raise GraphError(f"signatures: client {id!r} and {ids[0]!r} signed with two plans; sign with one")
     return ids, signed
 
 
-def _content(one: Signature) -> Any:
-    return one.n, *(one.blocks[name].mean.tobytes() for name in BLOCKS if name in one.blocks)
+def _content(signature: Signature) -> Any:
+    return signature.n, *(signature.blocks[name].mean.tobytes() for name in BLOCKS if name in signature.blocks)
 
 
 def _verdicts(search: Search, ids: tuple[str, ...], signed: list[Signature], order: Labels) -> Verdicts:
-    raw = np.empty(len(ids), dtype=np.int64)
-    for group, (rows, _) in enumerate(search.leaves):
-        raw[order[rows]] = group
-    labels = canonical(raw)
-    number = {int(raw[row]): int(labels[row]) for row in range(len(ids))}
-    verdicts = [""] * len(number)
-    profiles: list[Any] = [None] * len(number)
-    for group, (rows, verdict) in enumerate(search.leaves):
-        members = [signed[row] for row in order[rows]]
-        verdicts[number[group]], profiles[number[group]] = verdict, _profile(members, verdict)
+    leaves = [(order[rows], verdict) for rows, verdict in search.leaves]
+    leaves.sort(key=lambda leaf: (-len(leaf[0]), leaf[0].min()))  # canonical labels
+    labels = np.empty(len(ids), dtype=np.int64)
+    for group, (rows, _) in enumerate(leaves):
+        labels[rows] = group
+    verdicts = tuple(verdict for _, verdict in leaves)
+    profiles = tuple(_profile([signed[row] for row in rows], verdict) for rows, verdict in leaves)
     tree = []
     for node in search.tree:
         rows = np.sort(order[node["rows"]])
@@ -208,14 +204,12 @@ def _verdicts(search: Search, ids: tuple[str, ...], signed: list[Signature], ord
             "clients": [ids[row] for row in rows],
             "group": int(labels[rows[0]]) if node["verdict"] else None,
         })  # fmt: skip
-    return Verdicts(
-        ids, labels, tuple(verdicts), tuple(tree), tuple(profiles), search.alpha, search.tests, _warnings(ids, signed)
-    )  # fmt: skip
+    return Verdicts(ids, labels, verdicts, tuple(tree), profiles, search.alpha, search.tests, _warnings(ids, signed))
 
 
 def _profile(members: list[Signature], verdict: str) -> Signature:
     merged = Signature.total(members)
-    cells = [one.cells for one in members if one.cells is not None]
+    cells = [member.cells for member in members if member.cells is not None]
     if verdict != "offsets" or merged.cells is None:
         return merged
     return replace(merged, cells=Cells.total(without_offsets(cells)))
@@ -223,8 +217,8 @@ def _profile(members: list[Signature], verdict: str) -> Signature:
 
 def _warnings(ids: tuple[str, ...], signed: list[Signature]) -> tuple[str, ...]:
     texts: dict[str, list[int]] = {}
-    for row, one in enumerate(signed):
-        for text in one.warnings:
+    for row, signature in enumerate(signed):
+        for text in signature.warnings:
             texts.setdefault(text, []).append(row)
     return tuple(
         f"at {len(rows)} of {len(ids)} clients {text}, so tests see less: such as at {ids[rows[0]]!r}, "
@@ -249,9 +243,9 @@ class Search:
     def __init__(self, signatures: list[Signature], alpha: float, seed: int) -> None:
         self.alpha, self.seed = alpha, seed
         self.views = [name for name in BLOCKS if name in signatures[0].blocks]
-        moments = {name: [one.blocks[name] for one in signatures] for name in self.views}
-        self.stacks = {name: stacked(each, shares=_exact(name, each)) for name, each in moments.items()}
-        cells = [one.cells for one in signatures if one.cells is not None]
+        moments = {name: [signature.blocks[name] for signature in signatures] for name in self.views}
+        self.stacks = {name: stacked(block, shares=_exact(name, block)) for name, block in moments.items()}
+        cells = [signature.cells for signature in signatures if signature.cells is not None]
         self.table: CellTable | None = table_of(cells) if len(cells) == len(signatures) else None
         self.tests = len(self.views) + (2 if self.table is not None else 0)
         self.size = len(signatures)
@@ -272,7 +266,7 @@ class Search:
         rows = self.tree[node]["rows"]
         if len(rows) == 1:
             return self._group(node, "alone")
-        p, effects = self._block_p(rows), self.interaction(rows)
+        p, effects = self._block_p(rows), Interaction() if self.table is None else self.table.rows(rows).test()
         rejected = [name for name in self.views if p[name] < self.alpha]
         real = self.table is None or min(effects.offset_p, effects.concept_p) * self.tests < self.alpha
         self._note(node, p, effects)
@@ -280,12 +274,12 @@ class Search:
             return self._group(node, "same")
         if not rejected:
             rejected = ["xy" if "xy" in self.views else "x"]
-        begun = len(self.tree), len(self.leaves)
+        nodes, leaves = len(self.tree), len(self.leaves)
         parts = self._groups(node, rejected, most=len(rows) // 2)
         if parts is not None and (real or self._shares_apart(rows, parts)):
             return []
         # Undo the cuts.
-        del self.tree[begun[0] :], self.leaves[begun[1] :]
+        del self.tree[nodes:], self.leaves[leaves:]
         self.tree[node] |= {"cut": None, "children": []}
         if real and len(rows) > 3:
             best = min((*self._clump(rows, view), view) for view in sorted({*rejected, "+".join(rejected)}))
@@ -326,10 +320,6 @@ class Search:
                 name: min(1.0, self.tests * self.stacks[name].rows(rows).p(enough, self.seed)) for name in self.views
             }
         return self._seen[key]
-
-    def interaction(self, rows: Labels) -> Interaction:
-        """Test these clients for differences beyond class; without cells, nothing rejects."""
-        return Interaction() if self.table is None else self.table.rows(rows).test()
 
     def _shares_apart(self, rows: Labels, parts: list[Labels]) -> bool:
         """Whether parts that differ only in class shares are far enough apart to be groups."""
@@ -401,7 +391,7 @@ class Search:
 
 def _exact(name: str, moments: Sequence[Moments]) -> bool:
     """Whether a block holds shares of classes: at least 0, with sum 1."""
-    means = np.stack([one.mean for one in moments])
+    means = np.stack([m.mean for m in moments])
     return name == "y" and bool((means >= 0).all() and np.abs(means.sum(axis=1) - 1).max() < 0.01)
 
 
@@ -412,20 +402,20 @@ def _exact(name: str, moments: Sequence[Moments]) -> bool:
 SHARE = {"x": 1.0, "xy": 1 / 3, "y": 1.0}
 
 
-def merged_when_close(
+def merge_close_groups(
     stacks: Mapping[str, Stack], leaves: list[tuple[Labels, str]], least: float
 ) -> list[tuple[Labels, str]]:
     """Merge groups "same" and "alone", nearest first, while a pair is near in every block."""
-    kept = [leaf for leaf in leaves if leaf[1] not in ("same", "alone")]
-    free = [leaf for leaf in leaves if leaf[1] in ("same", "alone")]
-    while len(free) > 1:
-        gaps = _gaps(stacks, [rows for rows, _ in free], least)
-        a, b = sorted(divmod(int(np.argmin(gaps)), len(free)))
+    mergeable = [leaf for leaf in leaves if leaf[1] in ("same", "alone")]
+    others = [leaf for leaf in leaves if leaf[1] not in ("same", "alone")]
+    while len(mergeable) > 1:
+        gaps = _gaps(stacks, [rows for rows, _ in mergeable], least)
+        a, b = sorted(divmod(int(np.argmin(gaps)), len(mergeable)))
         if not gaps[a, b] < 1:
             break
-        free.append((np.sort(np.concatenate([free[a][0], free[b][0]])), "same"))
-        del free[b], free[a]
-    return kept + free
+        mergeable.append((np.sort(np.concatenate([mergeable[a][0], mergeable[b][0]])), "same"))
+        del mergeable[b], mergeable[a]
+    return others + mergeable
 
 
 def _gaps(stacks: Mapping[str, Stack], groups: list[Labels], least: float) -> Array:
@@ -477,30 +467,26 @@ def place(signature: Signature, verdicts: Verdicts) -> Placement:
     return Placement(p, best if p[best] >= verdicts.alpha else None)
 
 
-def member_p(one: Signature, group: Signature, verdict: str, alpha: float) -> float:
+def member_p(signature: Signature, group: Signature, verdict: str, alpha: float) -> float:
     """Return the p-value of "these samples are of this group", corrected for the number of tests.
 
     verdict: of the group. alpha: testing stops once a p-value is below it.
     """
-    if one.plan != group.plan:
+    if signature.plan != group.plan:
         raise GraphError("the client signed with another plan than the group; sign with the group's plan")
-    tests = len(one.blocks) + (2 if one.cells is not None else 0)
-    return min(1.0, tests * _p_of(one, group, verdict, alpha / tests))
-
-
-def _p_of(one: Signature, profile: Signature, verdict: str, enough: float) -> float:
-    """The smallest p-value over the tests that a group of this verdict itself passes."""
+    tests = len(signature.blocks) + (2 if signature.cells is not None else 0)
+    # Only the tests that a group of this verdict itself passes.
     p_values = [1.0]
     if verdict in ("same", "alone"):
-        for name, moments in one.blocks.items():
-            shares = _exact(name, [moments])
-            p_values.append(stacked([moments, profile.blocks[name]], shares=shares).p(enough, 0))
-    if one.cells is not None and profile.cells is not None:
-        effects = table_of([one.cells, profile.cells]).test()
+        for name, moments in signature.blocks.items():
+            stack = stacked([moments, group.blocks[name]], shares=_exact(name, [moments]))
+            p_values.append(stack.p(alpha / tests, 0))
+    if signature.cells is not None and group.cells is not None:
+        effects = table_of([signature.cells, group.cells]).test()
         p_values.append(effects.concept_p)
         if verdict != "offsets":
             p_values.append(effects.offset_p)
-    return min(p_values)
+    return min(1.0, tests * min(p_values))
 
 
 # -- distances between clients -----------------------------------------------------------------------------------------
@@ -608,15 +594,14 @@ class Stack:
         Testing stops once a p-value is below `enough`.
         """
         have = self.n > 0
-        k = int(have.sum())
         traces, free = self.pooled()
-        if k < 2 or free <= 0:
+        if have.sum() < 2 or free <= 0:
             return 1.0
         means, n = self.means[have], self.n[have]
         if traces[0] <= 1e-9 * np.square(means).sum(axis=1).max():
             # No client varies at all: any difference beyond rounding is real.
-            apart = np.abs(means - means[0]).max() > 4 * _ROUNDING * np.abs(means).max()
-            return 0.0 if apart else 1.0
+            differ = np.abs(means - means[0]).max() > 4 * _ROUNDING * np.abs(means).max()
+            return 0.0 if differ else 1.0
         p = same_p(means, n, traces, free)
         if _LOOKS * p >= enough:
             own = None if self.shares else self.traces[have, 0]
@@ -653,21 +638,20 @@ def stacked(moments: Sequence[Moments], *, shares: bool = False) -> Stack:
         a**3 * t[:, 2] + 3 * a**2 * b * t[:, 1] + 3 * a * b**2 * t[:, 0] + b**3 * width,
     ], axis=1)  # fmt: skip
     # Shares of classes have a covariance that follows from them, unless noise was added.
-    return Stack(
-        means, halves, level, np.where(np.isfinite(plain.traces), mixed, np.nan), plain.free, shares and not noisy
-    )
+    traces = np.where(np.isfinite(plain.traces), mixed, np.nan)
+    return replace(plain, n=level, traces=traces, shares=shares and not noisy)
 
 
 def joined(stacks: Sequence[Stack]) -> Stack:
     """Blocks side by side, each scaled to the same spread under the null, for distances between clients."""
     means, halves, traces = [], [], np.zeros_like(stacks[0].traces)
-    for one in stacks:
-        pooled, _ = one.pooled()
+    for stack in stacks:
+        pooled, _ = stack.pooled()
         scale = (2 * max(pooled[1], 1e-4 * pooled[0] ** 2)) ** -0.25 if pooled[0] > 1e-12 else 1.0
-        means.append(one.means * scale)
-        halves.append(one.halves * scale)
-        traces = traces + np.where(np.isfinite(one.traces), one.traces, pooled) * scale ** np.array([2, 4, 6])
-    n = np.max([one.n for one in stacks], axis=0)
+        means.append(stack.means * scale)
+        halves.append(stack.halves * scale)
+        traces = traces + np.where(np.isfinite(stack.traces), stack.traces, pooled) * scale ** np.array([2, 4, 6])
+    n = np.max([stack.n for stack in stacks], axis=0)
     return Stack(np.hstack(means), np.hstack(halves), n, traces, stacks[0].free)
 
 
@@ -728,14 +712,14 @@ class CellTable:
 
 def table_of(cells: Sequence[Cells]) -> CellTable:
     """Every client's cells in long form."""
-    lengths = [len(one.classes) for one in cells]
+    lengths = [len(part.classes) for part in cells]
     client = np.repeat(np.arange(len(cells)), lengths)
     kind, counts, means, scatter, dof = (
-        np.concatenate([getattr(one, name) for one in cells])
+        np.concatenate([getattr(part, name) for part in cells])
         for name in ("classes", "counts", "means", "scatter", "dof")
     )
-    n = counts / np.repeat([one.effect for one in cells], lengths)
-    traces, free = np.stack([one.traces for one in cells]), np.array([one.free for one in cells])
+    n = counts / np.repeat([part.effect for part in cells], lengths)
+    traces, free = np.stack([part.traces for part in cells]), np.array([part.free for part in cells])
     return CellTable(client, kind, n, means, scatter, dof, traces, free)
 
 
@@ -747,4 +731,4 @@ def without_offsets(cells: Sequence[Cells]) -> list[Cells]:
     fit = ClassClientFit.of(table.client, table.kind, table.n, table.means)
     shift = fit.client - fit.client.mean(axis=0)
     means = table.means - shift[fit.i]
-    return [replace(one, means=means[table.client == row]) for row, one in enumerate(cells)]
+    return [replace(part, means=means[table.client == row]) for row, part in enumerate(cells)]

@@ -204,12 +204,12 @@ def _height_count(tree: Array, most: int, choose: str) -> int:
     # Rises that rounding can make do not count.
     rounding = 1e-12 * tree[:, 2].max()
     if choose == "gap":
-        rises, least = np.diff(tree[:, 2]), rounding
+        rises, smallest = np.diff(tree[:, 2]), rounding
     else:
         heights = np.maximum(tree[:, 2], rounding if rounding > 0 else 1.0)
-        rises, least = np.log(heights[1:] / heights[:-1]), 1e-12
+        rises, smallest = np.log(heights[1:] / heights[:-1]), 1e-12
     last = rises[::-1][: most - 1]
-    return int(np.argmax(last)) + 2 if len(last) and last.max() > least else 1
+    return int(np.argmax(last)) + 2 if len(last) and last.max() > smallest else 1
 
 
 def _silhouette_count(d: Array, tree: Array, most: int) -> int:

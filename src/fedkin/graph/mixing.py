@@ -28,8 +28,7 @@ def laplacian(a: Any, groups: Any = None) -> Matrix:
         np.fill_diagonal(inside, 0.0)
         return np.diag(inside.sum(axis=1)) - inside
     coo = a.tocoo()
-    keep = (labels[coo.row] == labels[coo.col]) & (coo.row != coo.col)
-    within = only(coo, keep)
+    within = only(coo, (labels[coo.row] == labels[coo.col]) & (coo.row != coo.col))
     return sp.csr_array(sp.diags_array(np.asarray(within.sum(axis=1)).ravel(), format="csr") - within)
 
 
@@ -192,9 +191,9 @@ def collaboration_weights(
     """
     s, own = _row(s, own)
     linear = mu1 * as_counts(gamma, len(s), "gamma") * s
-    for name, value, least in (("mu1", mu1, 0.0), ("mu2", mu2, 0.0), ("beta", beta, 0.0), ("eps", eps, 1e-300)):
-        if not (np.isfinite(value) and value >= least):
-            raise GraphError(f"{name}: expected a number of at least {least:g}, got {value}")
+    for name, value, low in (("mu1", mu1, 0.0), ("mu2", mu2, 0.0), ("beta", beta, 0.0), ("eps", eps, 1e-300)):
+        if not (np.isfinite(value) and value >= low):
+            raise GraphError(f"{name}: expected a number of at least {low:g}, got {value}")
     if len(s) == 1:
         return np.ones(1)
 

@@ -69,7 +69,7 @@ class Node:
     p: {test: corrected p-value}; empty for one client. rejected: the tests with p below alpha. cut: the blocks used
     to cut its clients in two. verdict: of a leaf; a group of several leaves may have another verdict.
 
-    >>> Node(None, {"x": 0.2, "y": 3e-12}, ("y",)).said(), Node(0, {"x": 0.2}).said()
+    >>> Node(None, {"x": 0.2, "y": 3e-12}, ("y",)).summary(), Node(0, {"x": 0.2}).summary()
     ('differ in class shares (p 3e-12)', 'cannot be told apart (smallest p 0.2, inputs)')
     """
 
@@ -79,21 +79,21 @@ class Node:
     cut: str | None = None
     verdict: str | None = None
 
-    def least(self) -> str:
+    def smallest_p(self) -> str:
         """The smallest p-value and its test, in words.
 
-        >>> Node(None, {"x": 0.2, "y": 1.0}).least(), Node(None, {"x": 1.0, "y": 1.0}).least()
+        >>> Node(None, {"x": 0.2, "y": 1.0}).smallest_p(), Node(None, {"x": 1.0, "y": 1.0}).smallest_p()
         ('smallest p 0.2, inputs', 'smallest p 1')
         """
         test = min(self.p, key=lambda name: self.p[name])
         return f"smallest {p_text(self.p[test])}" + (f", {_name(test)}" if self.p[test] < 1 else "")
 
-    def said(self) -> str:
+    def summary(self) -> str:
         """What the tests say, in words."""
         if not self.p:
             return "not tested"
         if not self.rejected:
-            return f"cannot be told apart ({self.least()})"
+            return f"cannot be told apart ({self.smallest_p()})"
         return "differ in " + ", ".join(f"{_name(test)} ({p_text(self.p[test])})" for test in self.rejected)
 
 
@@ -205,19 +205,18 @@ class Evidence:
     def to_bytes(self, ids: Sequence[str]) -> bytes:
         """Return JSON, with the leaves in the order of `ids` (-1: none)."""
         leaf = [self.leaf.get(id, -1) for id in ids]
-        whole: dict[str, Any] = {"alpha": self.alpha, "nodes": [asdict(node) for node in self.nodes], "leaf": leaf}
+        fields: dict[str, Any] = {"alpha": self.alpha, "nodes": [asdict(node) for node in self.nodes], "leaf": leaf}
         if self.warnings:
-            whole["warnings"] = self.warnings
-        return json.dumps(whole, sort_keys=True, separators=(",", ":")).encode()
+            fields["warnings"] = self.warnings
+        return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes, ids: Sequence[str]) -> Evidence:
         """Read what `to_bytes` wrote; raises GraphError for other bytes."""
         try:
-            whole = json_of(data.decode())
-            leaf = dict(zip(ids, whole["leaf"], strict=True))
-            here = {id: at for id, at in leaf.items() if at != -1}
-            return cls.of(whole["nodes"], here, whole["alpha"], whole.get("warnings", ()))
+            fields = json_of(data.decode())
+            leaf = {id: node for id, node in zip(ids, fields["leaf"], strict=True) if node != -1}
+            return cls.of(fields["nodes"], leaf, fields["alpha"], fields.get("warnings", ()))
         except GraphError:
             raise
         except (ValueError, KeyError, TypeError) as error:
@@ -325,8 +324,8 @@ class Graph:
         """
         if missing := [id for id in self.ids if id not in verdict]:
             raise GraphError(f"verdict: {missing[0]!r} has none; expected one for each of the {len(self.ids)} ids")
-        each = np.array([verdict[id] for id in self.ids])
-        return replace(self, values={**self.values, "verdict": each}, evidence=evidence)
+        verdicts = np.array([verdict[id] for id in self.ids])
+        return replace(self, values={**self.values, "verdict": verdicts}, evidence=evidence)
 
     def _matrix(self, a: Any, name: str, *, symmetric: bool) -> Matrix:
         matrix = as_matrix(a, name, symmetric=symmetric)
@@ -409,8 +408,8 @@ class Graph:
         import networkx as nx
 
         try:
-            whole = nx.node_link_data(self.to_networkx(), edges="edges")
-            text = json.dumps(whole, ensure_ascii=False, indent=1, allow_nan=False)
+            data = nx.node_link_data(self.to_networkx(), edges="edges")
+            text = json.dumps(data, ensure_ascii=False, indent=1, allow_nan=False)
         except ValueError:
             raise GraphError(f"{path}: a value is not finite, which JSON cannot hold") from None
         Path(path).write_text(text + "\n", encoding="utf-8")
@@ -464,10 +463,12 @@ def load_graph(path: str | Path) -> Graph:
 def _packed(name: str, a: Matrix) -> dict[str, Any]:
     if isinstance(a, np.ndarray):
         return {name: a}
-    kept = a.copy()
-    kept.sort_indices()
-    indices = {"indices": kept.indices.astype(np.int64), "indptr": kept.indptr.astype(np.int64)}
-    return {f"{name}/{part}": array for part, array in {"data": kept.data, **indices}.items()}
+    a = a.copy()
+    a.sort_indices()
+    return {
+        f"{name}/data": a.data, f"{name}/indices": a.indices.astype(np.int64),
+        f"{name}/indptr": a.indptr.astype(np.int64),
+    }  # fmt: skip
 
 
 def _unpacked(name: str, stored: Mapping[str, Any], n: int) -> Matrix | None:

@@ -301,14 +301,14 @@ class Plan:
         parts = list(spreads)
         if not parts:
             raise GraphError("a plan needs the spread of at least one client; got none")
-        formats = {(one.dim, len(one.squares)) for one in parts}
+        formats = {(spread.dim, len(spread.squares)) for spread in parts}
         if len(formats) > 1:
             widths = ", ".join(str(dim) for dim, _ in sorted(formats))
             raise GraphError(f"clients have {widths} numbers per sample; expected one format")
-        free = max(sum(one.n for one in parts) - len(parts), 1)
-        squares: Array = sum(one.squares for one in parts) / free  # type: ignore[assignment]
-        count, first, second = sum(one.target for one in parts)  # type: ignore[misc]
-        most = max(one.classes for one in parts)
+        free = max(sum(spread.n for spread in parts) - len(parts), 1)
+        squares: Array = sum(spread.squares for spread in parts) / free  # type: ignore[assignment]
+        count, first, second = sum(spread.target for spread in parts)  # type: ignore[misc]
+        most = max(spread.classes for spread in parts)
         classes = most if classes is None else classes
         if (classes and count) or classes < most:
             raise GraphError(
@@ -461,16 +461,16 @@ class Cells:
     @classmethod
     def total(cls, parts: Sequence[Cells]) -> Cells:
         """Return the cells of all clients' samples, if a class has the same mean at all clients."""
-        classes, at = np.unique(np.concatenate([one.classes for one in parts]), return_inverse=True)
-        of = np.repeat(np.arange(len(parts)), [len(one.classes) for one in parts])
+        classes, at = np.unique(np.concatenate([part.classes for part in parts]), return_inverse=True)
+        of = np.repeat(np.arange(len(parts)), [len(part.classes) for part in parts])
         counts, scatter, dof = (
-            np.concatenate([getattr(one, k) for one in parts]) for k in ("counts", "scatter", "dof")
+            np.concatenate([getattr(part, k) for part in parts]) for k in ("counts", "scatter", "dof")
         )
-        weight = counts / np.array([one.effect for one in parts])[of]
+        weight = counts / np.array([part.effect for part in parts])[of]
         sums = np.zeros((len(classes), parts[0].means.shape[1]))
-        np.add.at(sums, at, weight[:, None] * np.concatenate([one.means for one in parts]))
-        free = np.array([one.free for one in parts])
-        traces, total = pool(np.stack([one.traces for one in parts]), np.repeat(free[:, None], 3, axis=1))
+        np.add.at(sums, at, weight[:, None] * np.concatenate([part.means for part in parts]))
+        free = np.array([part.free for part in parts])
+        traces, total = pool(np.stack([part.traces for part in parts]), np.repeat(free[:, None], 3, axis=1))
         if not len(classes):
             return parts[0]
         weights, counts, scatter, dof = (
@@ -492,7 +492,7 @@ class Cells:
         """Read what `to_arrays` wrote."""
         names = ("classes", "counts", "means", "scatter", "dof", "numbers")
         classes, counts, means, scatter, dof, numbers = _floats(arrays, "cells", *names)
-        lengths = {one.shape for one in (classes, counts, scatter, dof)}
+        lengths = {array.shape for array in (classes, counts, scatter, dof)}
         if means.ndim != 2 or lengths != {means.shape[:1]} or numbers.shape != (6,) or not np.isfinite(classes).all():
             raise GraphError("cells: arrays of unlike lengths; send them again")
         effect, noise, free = (float(v) for v in numbers[:3])
@@ -537,13 +537,13 @@ class Signature:
     def total(cls, parts: Sequence[Signature]) -> Signature:
         """Return the signature of all clients' samples, if all have one distribution."""
         first = parts[0]
-        if any(one.plan != first.plan or set(one.blocks) != set(first.blocks) for one in parts):
+        if any(part.plan != first.plan or set(part.blocks) != set(first.blocks) for part in parts):
             raise GraphError("signatures of two plans cannot be merged; sign again with one plan")
-        blocks = {name: Moments.total([one.blocks[name] for one in parts]) for name in first.blocks}
-        cells = [one.cells for one in parts if one.cells is not None]
-        flags = int(np.bitwise_or.reduce([one.flags for one in parts]))
+        blocks = {name: Moments.total([part.blocks[name] for part in parts]) for name in first.blocks}
+        cells = [part.cells for part in parts if part.cells is not None]
+        flags = int(np.bitwise_or.reduce([part.flags for part in parts]))
         merged = Cells.total(cells) if len(cells) == len(parts) else None
-        return cls(sum(one.n for one in parts), blocks, merged, first.plan, flags)
+        return cls(sum(part.n for part in parts), blocks, merged, first.plan, flags)
 
     def to_arrays(self) -> Arrays:
         """A flat dict of arrays, "x.mean" and so on, for a message."""
@@ -584,7 +584,7 @@ class Signature:
 
 # Fewer samples cannot tell dependence from chance.
 _FEWEST_SERIAL = 12
-_COUNTED, _SAID = 0.05, 0.001
+_EFFECT_LEVEL, _WARNING_LEVEL = 0.05, 0.001
 
 
 def serial(p: Array) -> tuple[float, bool]:
@@ -601,17 +601,17 @@ def serial(p: Array) -> tuple[float, bool]:
         return 1.0, False
     sums = np.vstack([np.zeros(p.shape[1]), np.cumsum(p - p.mean(axis=0), axis=0)])
     counts = [2**j for j in range(1, int(np.log2(n)))]
-    best, least = 1.0, 1.0
+    best, smallest_p = 1.0, 1.0
     for count in counts:
         edges = np.linspace(0, n, count + 1).round().astype(int)
         q = float((np.square(sums[edges[1:]] - sums[edges[:-1]]).sum(axis=1) / np.diff(edges)).sum())
         chance = float(null_p(q, count - 1, traces, n - 1)) * len(counts)
-        least = min(least, chance)
-        if chance < _COUNTED:
+        smallest_p = min(smallest_p, chance)
+        if chance < _EFFECT_LEVEL:
             # Plus one deviation: too small an effect makes a client an outlier, too large an effect only loses power.
             doubt = np.sqrt(2 * min(max(traces[1], 0.0) / traces[0] ** 2, 1.0) / (count - 1))
             best = max(best, q / (count - 1) / traces[0] * (1 + doubt))
-    return min(best, n / 2), least < _SAID
+    return min(best, n / 2), smallest_p < _WARNING_LEVEL
 
 
 def repeats(x: Any) -> float:
@@ -737,9 +737,9 @@ def _cells(p: Array, kinds: Any, effect: float, plan: Plan) -> Cells:
     often = np.lexsort((classes, -every))[: plan.cells]
     used = np.sort(often[every[often] >= _FEWEST_OF_CLASS])
     samples = [p[of == kind] for kind in used]
-    means = np.array([one.mean(axis=0) for one in samples]).reshape(len(used), p.shape[1])
-    rest = [one - mean for one, mean in zip(samples, means, strict=True)]
-    scatter = np.array([np.square(one).sum() for one in rest])
+    means = np.array([rows.mean(axis=0) for rows in samples]).reshape(len(used), p.shape[1])
+    rest = [rows - mean for rows, mean in zip(samples, means, strict=True)]
+    scatter = np.array([np.square(rows).sum() for rows in rest])
     counts = every[used].astype(np.float64)
     dof = np.maximum(counts - effect, 0)
     traces, free = _residual_traces(rest, float(dof.sum()), effect, plan.seed)
@@ -748,7 +748,7 @@ def _cells(p: Array, kinds: Any, effect: float, plan: Plan) -> Cells:
 
 def _residual_traces(rest: list[Array], dof: float, effect: float, seed: int) -> tuple[Array, float]:
     """Traces as in Moments, of samples about their class's mean, and the degrees of freedom behind them."""
-    n = sum(len(one) for one in rest)
+    n = sum(len(rows) for rows in rest)
     if n < 6 or dof < 3:
         return np.full(3, np.nan), 0.0
     q = np.concatenate(rest)[keyed(seed, "cells", n).permutation(n)]

@@ -120,8 +120,8 @@ def rbf(x: Any, gamma: float | None = None) -> Array:
     """
     squared = _pairwise(as_vectors(x), "sqeuclidean")
     if gamma is None:
-        apart = squared[squared > 0]
-        gamma = 1.0 / max(float(np.median(apart)), np.finfo(float).tiny) if apart.size else 1.0
+        positive = squared[squared > 0]
+        gamma = 1.0 / max(float(np.median(positive)), np.finfo(float).tiny) if positive.size else 1.0
     if not (np.isfinite(gamma) and gamma > 0):
         raise GraphError(f"gamma: expected a number above 0, got {gamma}")
     return np.asarray(np.exp(-gamma * squared))
@@ -208,7 +208,7 @@ def anchor_similarity(h: Any, owned: Any, *, match: Match = "union") -> Array:
         )
     u = unit(h)
     if match == "rows":
-        return _tidy(np.stack([np.einsum("cd,led->lce", one, u).max(-1).mean(-1) for one in u]))
+        return _tidy(np.stack([np.einsum("cd,led->lce", anchors, u).max(-1).mean(-1) for anchors in u]))
     flat = u.reshape(len(u), -1).astype(_precision(len(u)), copy=False)
     s: Array = flat @ flat.T
     s /= _classes(mask, match)
@@ -266,10 +266,10 @@ def _between(u: Any, v: Any, measure: Callable[[Array], float]) -> Array:
     if sets[0].shape[1] != others[0].shape[1]:
         raise GraphError(f"V: expected centres of width {sets[0].shape[1]} as in U, got {others[0].shape[1]}")
     centres = np.concatenate(others)
-    edges = np.cumsum([0, *(len(one) for one in others)]).tolist()
+    edges = np.cumsum([0, *(len(points) for points in others)]).tolist()
     out = np.zeros((len(sets), len(others)))
-    for row, one in enumerate(sets):
-        squares = cdist(one, centres, "sqeuclidean")
+    for row, points in enumerate(sets):
+        squares = cdist(points, centres, "sqeuclidean")
         for column in range(row + 1 if v is None else 0, len(others)):
             out[row, column] = measure(squares[:, edges[column] : edges[column + 1]])
     return out + out.T if v is None else out

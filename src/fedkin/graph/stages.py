@@ -99,7 +99,7 @@ class Stage:
             what = "a matrix" if square else "labels" if self.kind == "groups" else "values"
             raise GraphError(f"{self._who}: expected {what} of shape {wanted} for {n} clients, got {table.shape}")
         if self.kind == "groups":
-            if table.dtype.kind not in "iuUSb" and not all(isinstance(one, (str, int)) for one in table.tolist()):
+            if table.dtype.kind not in "iuUSb" and not all(isinstance(label, (str, int)) for label in table.tolist()):
                 raise GraphError(f"{self._who}: expected a whole number or a text for each client, got {table.dtype}")
             return groups.canonical(np.unique(table.astype(str), return_inverse=True)[1])
         if table.dtype.kind not in "iufb" or not np.isfinite(table).all():
@@ -140,8 +140,8 @@ def stage(kind: Kind, *, name: str | None = None) -> Callable[[Callable[..., Any
 def _accepted(function: Callable[..., Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keywords that the function names, or all if it takes any."""
     parameters = inspect.signature(function).parameters
-    every = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
-    return {name: value for name, value in keywords.items() if every or name in parameters}
+    all_keywords = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    return {name: value for name, value in keywords.items() if all_keywords or name in parameters}
 
 
 # -- stages by name ----------------------------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ def _built_in(kind: Kind, spec: str) -> Callable[..., Any]:
     """Return the function of a spec "name" or "name:argument"; raises ConfigError if it cannot be read."""
     name, colon, argument = spec.strip().partition(":")
     if name not in BUILT_IN[kind]:
-        names = [*BUILT_IN[kind], *(one for one, stage in STAGES.items() if stage.kind == kind)]
+        names = [*BUILT_IN[kind], *(user_name for user_name, stage in STAGES.items() if stage.kind == kind)]
         raise ConfigError(f"unknown {kind} {name!r} in {spec!r}; {nearest(name, names)}")
     expected, make = BUILT_IN[kind][name]
     if colon and not expected:
@@ -240,13 +240,13 @@ def _plain(function: Callable[..., Any]) -> BuiltIn:
     return BuiltIn("", lambda argument: function)
 
 
-def _whole(argument: str) -> int:
+def _integer(argument: str) -> int:
     if not (argument.isascii() and argument.isdigit() and int(argument) >= 1):
         raise ValueError("expected a whole number of at least 1")
     return int(argument)
 
 
-def _real(argument: str, low: float, *, above: bool = False) -> float:
+def _number(argument: str, low: float, *, above: bool = False) -> float:
     try:
         value = float(argument)
     except ValueError:
@@ -257,7 +257,7 @@ def _real(argument: str, low: float, *, above: bool = False) -> float:
 
 
 def _gamma(argument: str) -> Callable[..., Matrix]:
-    value = None if argument == "auto" else _real(argument, 0, above=True)
+    value = None if argument == "auto" else _number(argument, 0, above=True)
 
     def sparsify(s: Any) -> Matrix:
         s = as_dense(s, "S")
@@ -269,13 +269,13 @@ def _gamma(argument: str) -> Callable[..., Matrix]:
 
 def _hierarchical(argument: str | None) -> Callable[..., Labels]:
     choose: Any = "silhouette" if argument == "silhouette" else "gap"
-    clusters = None if argument in (None, "auto", "silhouette") else _whole(str(argument))
+    clusters = None if argument in (None, "auto", "silhouette") else _integer(str(argument))
 
     return lambda a: groups.hierarchical(affinity.to_distance(a), clusters, choose=choose)
 
 
 def _kmeans(argument: str) -> Callable[..., Labels]:
-    clusters = _whole(argument)
+    clusters = _integer(argument)
 
     def group(a: Matrix, vectors: Any = None, seed: int = 0) -> Labels:
         return groups.kmeans(as_dense(a, symmetric=False) if vectors is None else vectors, clusters, seed=seed)
@@ -296,7 +296,7 @@ def same_alpha(spec: str) -> float:
 
 
 def _alpha(argument: str | None) -> float:
-    alpha = 0.001 if argument is None else _real(argument, 0, above=True)
+    alpha = 0.001 if argument is None else _number(argument, 0, above=True)
     if alpha >= 1:
         raise ValueError("expected a level below 1")
     return alpha
@@ -325,13 +325,13 @@ BUILT_IN: dict[str, dict[str, BuiltIn]] = {
         "dot": _plain(similarity.dot),
         "l1": _plain(lambda x: similarity.minmax(similarity.negative_l1(x))),
         "l2": _plain(lambda x: similarity.minmax(similarity.negative_l2(x))),
-        "rbf": BuiltIn("?GAMMA", lambda g: partial(similarity.rbf, gamma=g and _real(g, 0, above=True))),
+        "rbf": BuiltIn("?GAMMA", lambda g: partial(similarity.rbf, gamma=g and _number(g, 0, above=True))),
     },
     "sparsify": {
         "none": _plain(affinity.nonnegative),
-        "epsilon": BuiltIn("THRESHOLD", lambda e: partial(affinity.epsilon, threshold=_real(e, 0))),
-        "knn": BuiltIn("K", lambda k: partial(affinity.knn, k=_whole(k))),
-        "mutual": BuiltIn("K", lambda k: partial(affinity.knn, k=_whole(k), mutual=True)),
+        "epsilon": BuiltIn("THRESHOLD", lambda e: partial(affinity.epsilon, threshold=_number(e, 0))),
+        "knn": BuiltIn("K", lambda k: partial(affinity.knn, k=_integer(k))),
+        "mutual": BuiltIn("K", lambda k: partial(affinity.knn, k=_integer(k), mutual=True)),
         "gamma": BuiltIn("auto or gamma:DISTANCE", _gamma),
     },
     "groups": {

@@ -281,7 +281,7 @@ def write_signed(path: str | Path, signatures: Mapping[str, Signature]) -> None:
     >>> list(read_signed(file))
     ['a', 'b']
     """
-    parts = [one.to_bytes() for one in signatures.values()]
+    parts = [signature.to_bytes() for signature in signatures.values()]
     ends = np.cumsum([len(part) for part in parts])
     data = np.frombuffer(b"".join(parts), dtype=np.uint8)
     with Path(path).open("wb") as file:

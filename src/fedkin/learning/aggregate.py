@@ -36,7 +36,10 @@ class RunningMean:
 
     def add(self, params: Params, weight: float) -> None:
         """Add a term; its tensors are needed only until the next term is added."""
-        floats = {name: _widened(tensor) for name, tensor in params.items() if tensor.is_floating_point()}
+        floats = {
+            name: tensor.float() if tensor.dtype.itemsize < 4 else tensor
+            for name, tensor in params.items() if tensor.is_floating_point()
+        }  # fmt: skip
         self._only = None if self._names else params
         if not self._names:
             self._names = list(params)
@@ -61,10 +64,6 @@ class RunningMean:
             name: tensor.to(self._dtypes[name]) for name, tensor in zip(self._sums, sums, strict=True)
         } | self._largest
         return {name: means[name] for name in self._names}
-
-
-def _widened(tensor: Tensor) -> Tensor:
-    return tensor.float() if tensor.dtype.itemsize < 4 else tensor
 
 
 def weighted_mean(params: Mapping[str, Params], weights: Mapping[str, float]) -> dict[str, Tensor]:
@@ -111,10 +110,6 @@ class _Inputs(NamedTuple):
         return np.asarray(updates * np.minimum(1.0, limit / np.maximum(lengths, 1e-300))[:, None])
 
 
-def _median(inputs: _Inputs) -> Array:
-    return np.asarray(np.median(inputs.x, axis=0))
-
-
 def _trimmed(inputs: _Inputs) -> Array:
     f = inputs.outliers
     return np.asarray(np.sort(inputs.x, axis=0)[f : len(inputs.x) - f].mean(0))
@@ -132,22 +127,19 @@ def _krum_order(inputs: _Inputs) -> npt.NDArray[np.int64]:
     return np.lexsort((np.linalg.norm(inputs.x - inputs.start, axis=1), near.sum(1) if m > 1 else np.zeros(1)))
 
 
-def _krum(inputs: _Inputs) -> Array:
-    return np.asarray(inputs.x[_krum_order(inputs)[0]])
-
-
 def _multi_krum(inputs: _Inputs) -> Array:
-    kept = np.sort(_krum_order(inputs)[: len(inputs.x) - inputs.outliers])
-    return np.asarray(inputs.x[kept].mean(0))
+    chosen = np.sort(_krum_order(inputs)[: len(inputs.x) - inputs.outliers])
+    return np.asarray(inputs.x[chosen].mean(0))
 
 
 def _geometric_median(inputs: _Inputs) -> Array:
     """Smoothed Weiszfeld from the coordinate median: weights w_i / max(nu, |x_i - z|), until z converges."""
-    z, scale = _median(inputs), float(np.linalg.norm(inputs.x - _median(inputs), axis=1).min(initial=math.inf))
+    z = np.median(inputs.x, axis=0)
+    scale = float(np.linalg.norm(inputs.x - z, axis=1).min(initial=math.inf))
     nu = 1e-6 if inputs.number is None else inputs.number
     for _ in range(1000):
         share = inputs.w / np.maximum(np.linalg.norm(inputs.x - z, axis=1), nu)
-        # Rows of weight 0 beside huge ones would make 0 inf.
+        # Shares are scaled to sum to 1 first: with a tiny nu, their products with x could overflow.
         moved = (share / share.sum()) @ inputs.x
         step, z = float(np.linalg.norm(moved - z)), moved
         if step <= 1e-9 * max(scale, nu):
@@ -173,9 +165,9 @@ class _Kind(NamedTuple):
 # By name. The mean is `weighted_mean`, which needs no vectors.
 RULES: dict[str, _Kind] = {
     "mean": _Kind(None),
-    "median": _Kind(_median),
+    "median": _Kind(lambda inputs: np.asarray(np.median(inputs.x, axis=0))),
     "trimmed-mean": _Kind(_trimmed, "share"),
-    "krum": _Kind(_krum, "share"),
+    "krum": _Kind(lambda inputs: inputs.x[_krum_order(inputs)[0]], "share"),
     "multi-krum": _Kind(_multi_krum, "share"),
     "geometric-median": _Kind(_geometric_median, "length"),
     "centred-clipping": _Kind(partial(_clipping, steps=3), "length"),
@@ -206,13 +198,13 @@ def rule_of(spec: str) -> tuple[str, float | None]:
     return name, number
 
 
-def _checked(spec: str) -> str:
+def _check_rule(spec: str) -> str:
     rule_of(spec)
     return spec
 
 
 # A setting that names a rule of aggregation.
-Rule = Annotated[str, AfterValidator(_checked)]
+Rule = Annotated[str, AfterValidator(_check_rule)]
 
 
 def aggregated(
@@ -240,20 +232,19 @@ def aggregated(
     """
     name, number = rule_of(rule)
     combine = RULES[name].combine
-    weighed = {id: model for id, model in params.items() if weights[id]}
-    if combine is None or not weighed:
+    ids = sorted(id for id in params if weights[id])
+    if combine is None or not ids:
         return weighted_mean(params, weights)
-    ids = sorted(weighed)
-    first = weighed[ids[0]]
+    first = params[ids[0]]
     floats = [key for key, tensor in first.items() if tensor.is_floating_point()]
-    x = np.stack([_vector(weighed[id], floats) for id in ids])
+    x = np.stack([_vector(params[id], floats) for id in ids])
     w = np.array([float(weights[id]) for id in ids])
     centre = np.median(x, axis=0) if start is None else _vector(start, floats)
     combined = torch.from_numpy(combine(_Inputs(x, w / w.sum(), centre, number)))
     parts = dict(zip(floats, torch.split(combined, [first[key].numel() for key in floats]), strict=True))
     return {
         key: parts[key].reshape(tensor.shape).to(tensor.dtype) if key in parts
-        else torch.stack([weighed[id][key] for id in ids]).amax(0)
+        else torch.stack([params[id][key] for id in ids]).amax(0)
         for key, tensor in first.items()
     }  # fmt: skip
 

@@ -162,7 +162,7 @@ class Resident:
             # Memory that torch reserves for its next tensors is free too.
             spare = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
             self.limit = (torch.cuda.mem_get_info(device)[0] + spare) // 2
-        self.held: MutableMapping[Tensor, Tensor] = WeakTensorKeyDictionary()
+        self.copies: MutableMapping[Tensor, Tensor] = WeakTensorKeyDictionary()
         self.bytes = [0]
 
     def __call__(self, samples: Samples) -> Samples:
@@ -170,25 +170,22 @@ class Resident:
         if self.device == CPU:
             return samples
         rows = samples.rows
-        if self._room(*parts(samples.x).values(), samples.y):
+        new = sum(array.nbytes for array in (*parts(samples.x).values(), samples.y) if array not in self.copies)
+        if not new or self.limit is None or new + self.bytes[0] <= self.limit:
             x, y = each(self._put, samples.x), self._put(samples.y)
             return replace(samples, x=x, y=y, rows=None if rows is None else self._put(rows))
         own = samples.own()
         return replace(own, x=each(lambda part: part.to(self.device), own.x), y=own.y.to(self.device))
 
-    def _room(self, *arrays: Tensor) -> bool:
-        new = sum(array.nbytes for array in arrays if array not in self.held)
-        return not new or self.limit is None or new + self.bytes[0] <= self.limit
-
     def _put(self, array: Tensor) -> Tensor:
-        if array not in self.held:
-            self.held[array] = array.to(self.device)
+        if array not in self.copies:
+            self.copies[array] = array.to(self.device)
             self.bytes[0] += array.nbytes
-            finalize(array, _less, self.bytes, array.nbytes)
-        return self.held[array]
+            finalize(array, _subtract, self.bytes, array.nbytes)
+        return self.copies[array]
 
 
-def _less(total: list[int], count: int) -> None:
+def _subtract(total: list[int], count: int) -> None:
     total[0] -= count
 
 

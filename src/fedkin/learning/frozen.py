@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
@@ -40,8 +40,8 @@ class Frozen(nn.Module):
         self.net = net.requires_grad_(False).eval()
         self.keep = True  # False: compute whole batches, to count operations
         self.channels_last = False  # until the layout of the net is decided
-        self.kept = Kept()
-        self.told: tuple[Any, tuple[int, ...], Tensor] | None = None
+        self.cache = FeatureCache()
+        self.batch: tuple[Any, tuple[int, ...], Tensor] | None = None  # inputs, their versions, cached features
 
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
@@ -49,12 +49,12 @@ class Frozen(nn.Module):
         return self
 
     def forward(self, x: Any) -> Any:
-        if self.told is not None:
-            features = self._recall(x)
+        if self.batch is not None:
+            features = self._cached(x)
             if features is not None:
                 return features
-            self.kept.missed()
-        x = _whole(x)
+            self.cache.log_miss()
+        x = _float32(x)
         if not self.keep or torch.compiler.is_compiling():
             with torch.no_grad(), autocast(_device(x), on=False):
                 return self.net(x)
@@ -67,31 +67,27 @@ class Frozen(nn.Module):
             one = [pytree.tree_map(lambda part, row=row: part[row : row + 1], x) for row in range(max(rows, 1))]
             return torch.cat([self.net(arranged(part, self.channels_last)) for part in one])
 
-    def tell(self, x: Any, features: Tensor) -> None:
+    def set_batch(self, x: Any, features: Tensor) -> None:
         """Store the features of the batch x, which `forward` will get next."""
-        self.told = x, _versions(x), features
+        self.batch = x, _versions(x), features
 
-    def forget(self) -> None:
-        """Forget the last batch."""
-        self.told = None
-
-    def _recall(self, x: Any) -> Tensor | None:
-        """Return the features that `tell` took, if x is that batch, or several copies of it one after another."""
-        assert self.told is not None
-        batch, versions, features = self.told
+    def _cached(self, x: Any) -> Tensor | None:
+        """Return the stored features, if x is the batch of `set_batch`, or several copies of it one after another."""
+        assert self.batch is not None
+        batch, versions, features = self.batch
         if versions != _versions(batch):
             return None
         if x is batch:
             return features.clone()  # the next layer may change its input in place
-        inputs, whole = pytree.tree_leaves(x), pytree.tree_leaves(batch)
-        if [(a.shape[1:], a.dtype) for a in inputs] != [(b.shape[1:], b.dtype) for b in whole]:
+        inputs, expected = pytree.tree_leaves(x), pytree.tree_leaves(batch)
+        if [(a.shape[1:], a.dtype) for a in inputs] != [(b.shape[1:], b.dtype) for b in expected]:
             return None
-        copies = len(inputs[0]) // max(len(whole[0]), 1)
-        same = copies and all(torch.equal(a, torch.cat([b] * copies)) for a, b in zip(inputs, whole, strict=True))
+        copies = len(inputs[0]) // max(len(expected[0]), 1)
+        same = copies and all(torch.equal(a, torch.cat([b] * copies)) for a, b in zip(inputs, expected, strict=True))
         return torch.cat([features] * copies) if same else None
 
 
-def _whole(x: Any) -> Any:
+def _float32(x: Any) -> Any:
     """Return inputs in float32: under autocast, layers before this module return bfloat16."""
     if not torch.is_autocast_enabled(_device(x).type):
         return x
@@ -117,34 +113,34 @@ class _Entry:
     done: Tensor
 
 
-class Kept:
+class FeatureCache:
     """The features of samples, by the arrays that hold the samples; when an array is freed, its features are too.
 
     A copy begins empty, since the values of the copied module may change, and so does a pickle, for another process.
     """
 
     def __init__(self) -> None:
-        self.held: MutableMapping[Tensor, list[_Entry]] = WeakTensorKeyDictionary()
+        self.entries: MutableMapping[Tensor, list[_Entry]] = WeakTensorKeyDictionary()
         self.logged: set[str] = set()
         _ALL.add(self)
 
-    def __deepcopy__(self, memo: Mapping[int, object]) -> Kept:
-        return Kept()
+    def __deepcopy__(self, memo: Mapping[int, object]) -> FeatureCache:
+        return FeatureCache()
 
-    def __reduce__(self) -> tuple[type[Kept], tuple[()]]:
-        return Kept, ()
+    def __reduce__(self) -> tuple[type[FeatureCache], tuple[()]]:
+        return FeatureCache, ()
 
     @property
     def nbytes(self) -> int:
         """Bytes of all features that are kept for this module."""
-        return sum(entry.features.nbytes for entries in self.held.values() for entry in entries)
+        return sum(entry.features.nbytes for entries in self.entries.values() for entry in entries)
 
     def of(self, trunk: Frozen, samples: Samples, dtype: torch.dtype) -> Tensor | None:
         """Return the features of these samples; compute missing ones first. None if they would take too much memory."""
         first, *others = parts(samples.x).values()
         form = samples.scale, dtype, None if isinstance(samples.x, Tensor) else tuple(samples.x)
         key = form, [id(part) for part in others]
-        entries = self.held.setdefault(first, [])
+        entries = self.entries.setdefault(first, [])
         entry = next((e for e in entries if (e.form, [id(part) for part in e.others]) == key), None)
         rows = torch.arange(len(samples), device=first.device) if samples.rows is None else samples.rows
         if not len(rows):
@@ -152,9 +148,9 @@ class Kept:
         if entry is None:
             z = trunk.computed(samples.inputs(slice(0, 1), dtype))
             size = len(first) * z[0].numel() * z.element_size()
-            if sum(kept.nbytes for kept in list(_ALL)) + size > _LIMIT:
-                self.say(f"{size / 1e6:,.0f} MB of features are not kept, but computed in every step: "
-                         f"more than {_LIMIT >> 20} MB would be in memory")  # fmt: skip
+            if sum(cache.nbytes for cache in list(_ALL)) + size > _LIMIT:
+                self.log_once(f"{size / 1e6:,.0f} MB of features are not kept, but computed in every step: "
+                              f"more than {_LIMIT >> 20} MB would be in memory")  # fmt: skip
                 return None
             entry = _Entry(
                 tuple(others), form, z.new_empty(len(first), *z.shape[1:]),
@@ -171,18 +167,20 @@ class Kept:
                       entry.features[0].nbytes * len(missing) / 1e6)  # fmt: skip
         return entry.features if samples.rows is None else entry.features[rows]
 
-    def missed(self) -> None:
+    def log_miss(self) -> None:
         """Log that a batch did not equal the samples' inputs."""
-        self.say("features of the frozen body are computed in every step, not once: the inputs change (random views)")
+        self.log_once(
+            "features of the frozen body are computed in every step, not once: the inputs change (random views)"
+        )
 
-    def say(self, line: str) -> None:
+    def log_once(self, line: str) -> None:
         """Log a line, once."""
         if line not in self.logged:
             self.logged.add(line)
             _LOG.warning("%s", line)
 
 
-_ALL: WeakSet[Kept] = WeakSet()
+_ALL: WeakSet[FeatureCache] = WeakSet()
 
 
 def trunk_of(body: nn.Module) -> Frozen | None:
@@ -194,25 +192,26 @@ def trunk_of(body: nn.Module) -> Frozen | None:
 
 
 @contextmanager
-def recalled(body: nn.Module, samples: Samples, dtype: torch.dtype, changed: bool = False) -> Iterator[Any]:
-    """Yield a function (x, rows) that hands the kept features of a batch of these samples to the body.
+def cached_features(
+    body: nn.Module, samples: Samples, dtype: torch.dtype, changed: bool = False
+) -> Iterator[Callable[[Any, Any], None]]:
+    """Yield a function (x, rows) that hands the cached features of a batch of these samples, if any, to the body.
 
-    changed: whether batches differ from the samples' inputs, so that kept features cannot be used.
+    changed: whether batches differ from the samples' inputs, so that cached features cannot be used.
     """
-    trunk = trunk_of(body)
-    if trunk is None or not trunk.keep:
-        yield _nothing
-        return
-    if changed:
-        trunk.kept.missed()
-        yield _nothing
-        return
-    features = trunk.kept.of(trunk, samples, dtype)
+    trunk, features = trunk_of(body), None
+    if trunk is not None and trunk.keep:
+        if changed:
+            trunk.cache.log_miss()
+        else:
+            features = trunk.cache.of(trunk, samples, dtype)
+
+    def set_batch(x: Any, rows: Any) -> None:
+        if trunk is not None and features is not None:
+            trunk.set_batch(x, features[rows])
+
     try:
-        yield _nothing if features is None else lambda x, rows: trunk.tell(x, features[rows])
+        yield set_batch
     finally:
-        trunk.forget()
-
-
-def _nothing(x: Any, rows: Any) -> None:
-    """Do nothing, as there are no kept features."""
+        if trunk is not None:
+            trunk.batch = None

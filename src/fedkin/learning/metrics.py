@@ -33,7 +33,7 @@ Figures = tuple[float | None, ...]
 # -- the figures of a task --------------------------------------------------------------------------------------------
 
 
-class Marks(NamedTuple):
+class Scores(NamedTuple):
     """The scores of outputs on a set of samples.
 
     loss: mean over samples. right: number of correct class labels (0 for tasks without labels). figures: those of
@@ -50,23 +50,25 @@ class Marks(NamedTuple):
     outcomes: bytes = b""
 
 
-NO_MARKS = Marks(math.nan, 0)
+NO_SCORES = Scores(math.nan, 0)
 
 
-def score(net: Net, module: BodyHead, params: Params, parts: Iterable[Samples], task: Task) -> list[Marks]:
-    """Score the model on each of these sets of samples; an empty set gives NO_MARKS.
+def score(net: Net, module: BodyHead, params: Params, parts: Iterable[Samples], task: Task) -> list[Scores]:
+    """Score the model on each of these sets of samples; an empty set gives NO_SCORES.
 
     Samples are on the device of the module. Each set passes through the net alone, so that its figures do not depend on
     the others. Raises MethodError if an output is not finite.
     """
     load(module, params)
     return [
-        marks(task, outputs(net, module, "logits", samples), samples.labels().to(CPU)) if len(samples) else NO_MARKS
+        scores_of(task, outputs(net, module, "logits", samples), samples.labels().to(CPU))
+        if len(samples)
+        else NO_SCORES
         for samples in parts
     ]
 
 
-def marks(task: Task, outputs: Tensor, targets: Tensor) -> Marks:
+def scores_of(task: Task, outputs: Tensor, targets: Tensor) -> Scores:
     """Score outputs [n, ...] against targets [n, ...], n at least 1; raises MethodError if an output is not finite.
 
     classification   right: the number of samples with the largest output at the label
@@ -85,41 +87,41 @@ def marks(task: Task, outputs: Tensor, targets: Tensor) -> Marks:
             f"the model's outputs are not finite for {wrong} of {len(targets)} test samples, so that it has no "
             "figures; look for inputs that the net does not take, or set training.lr lower"
         )
-    each = per_sample(task)(wide, targets).tolist()
-    loss = math.fsum(each) / len(each)  # depends neither on the order of samples nor on the machine
+    losses = per_sample(task)(wide, targets).tolist()
+    loss = math.fsum(losses) / len(losses)  # depends neither on the order of samples nor on the machine
     if task.kind == "regression":
         errors = (wide - targets.double()).square().sum(1)
-        return Marks(loss, 0, (float(errors.mean()),), outcomes=_bytes(errors.numpy()))
+        return Scores(loss, 0, (float(errors.mean()),), outcomes=_bytes(errors.numpy()))
     if task.kind == "segmentation":
         both, either = _overlap(outputs.argmax(1), targets, task.classes)
         sums = both.sum(0), either.sum(0)
         digest = tuple(tuple(counts.tolist()) for counts in sums)
-        return Marks(loss, 0, _without_nan(_dice(*sums)), digest, _bytes(_dice_parts(both, either)))
+        return Scores(loss, 0, _without_nan(_dice(*sums)), digest, _bytes(_dice_parts(both, either)))
     correct = (outputs.argmax(1) == targets).to(torch.uint8)
     if task.kind == "classification":
-        return Marks(loss, int(correct.sum()), outcomes=correct.numpy().tobytes())
+        return Scores(loss, int(correct.sum()), outcomes=correct.numpy().tobytes())
     margins, labels = (wide[:, 1] - wide[:, 0]).numpy(), targets.numpy()
     digest = tuple(margins.tolist()), tuple(labels.astype(np.float64).tolist())
-    return Marks(loss, int(correct.sum()), _ranked(margins, labels), digest)
+    return Scores(loss, int(correct.sum()), _ranked(margins, labels), digest)
 
 
-def pooled(task: Task, parts: Sequence[tuple[int, Marks]]) -> Figures:
-    """Return `task.figures` over the samples of several clients together, from (samples, marks) of each client.
+def pooled(task: Task, parts: Sequence[tuple[int, Scores]]) -> Figures:
+    """Return `task.figures` over the samples of several clients together, from (samples, scores) of each client.
 
     Each client has at least one sample. A figure that needs clients' digests is None if a digest is missing: over a
     network, the scores of single samples stay at the client.
     """
     total = sum(n for n, _ in parts)
     if task.kind == "classification":
-        return (sum(mark.right for _, mark in parts) / total,)
+        return (sum(scores.right for _, scores in parts) / total,)
     if task.kind == "regression":
-        return (sum(n * (mark.figures[0] or 0.0) for n, mark in parts) / total,)
-    if not all(mark.digest for _, mark in parts):
+        return (sum(n * (scores.figures[0] or 0.0) for n, scores in parts) / total,)
+    if not all(scores.digest for _, scores in parts):
         return (None,) * len(task.figures)
     if task.kind == "segmentation":
-        both, either = (np.sum([mark.digest[i] for _, mark in parts], axis=0) for i in (0, 1))
+        both, either = (np.sum([scores.digest[i] for _, scores in parts], axis=0) for i in (0, 1))
         return _without_nan(_dice(both, either))
-    margins, labels = (np.concatenate([mark.digest[i] for _, mark in parts]) for i in (0, 1))
+    margins, labels = (np.concatenate([scores.digest[i] for _, scores in parts]) for i in (0, 1))
     return _ranked(margins, labels)
 
 
@@ -208,11 +210,11 @@ _COLUMNS = {
 
 
 class Unmeasured(MethodError):
-    """A metric failed on a client's samples. The message may contain samples; `told` never does, and may be sent."""
+    """A metric failed on a client's samples. The message may contain samples; `public` never does, and may be sent."""
 
     def __init__(self, measure: Measure, client: str, words: str, kind: str) -> None:
         super().__init__(f"metric {measure.name!r}, client {client!r}: {words}")
-        self.told = f"metric {measure.name!r} failed ({kind}): the participant's own log says why"
+        self.public = f"metric {measure.name!r} failed ({kind}): the participant's own log says why"
 
 
 @dataclass(frozen=True, eq=False)
@@ -334,7 +336,7 @@ def values(
     if not measures or not len(test):
         return (None,) * len(measures)
     outputs = infer(net, net.scratch(), params, "logits", test)
-    return tuple(value(each, outputs, test.labels(), client) for each in measures)
+    return tuple(value(measure, outputs, test.labels(), client) for measure in measures)
 
 
 @metric(higher=True, share=True, title="balanced accuracy")
@@ -343,7 +345,7 @@ def balanced_accuracy(outputs: Values, targets: Values) -> float | None:
     if targets.ndim != 1 or outputs.ndim != 2 or targets.dtype.kind not in "iu":
         return None
     right = outputs.argmax(1) == targets
-    return float(np.mean([right[targets == each].mean() for each in np.unique(targets)]))
+    return float(np.mean([right[targets == label].mean() for label in np.unique(targets)]))
 
 
 MEASURES: dict[str, Measure] = {balanced_accuracy.name: balanced_accuracy}

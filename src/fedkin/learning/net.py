@@ -196,7 +196,7 @@ class Net:
         """
         if torch.device(device) == CPU:
             trunk = trunk_of(self.module.body)
-            shared = [*self.frozen.values(), *([] if trunk is None else [trunk.kept])]
+            shared = [*self.frozen.values(), *([] if trunk is None else [trunk.cache])]
             return copy.deepcopy(self.module, {id(each): each for each in shared})
         module = copy.deepcopy(self.module).to(device)
         for tensor in module.tensors.values():
@@ -235,9 +235,9 @@ class Net:
                 z = module.features(inputs if isinstance(task.shape, Mapping) else inputs["x"])
                 return module.head(z) if head else z
         except (RuntimeError, ValueError, IndexError, TypeError, KeyError, AttributeError) as error:
-            held = f" where {', '.join(task.codes)} holds token ids or category codes" if task.codes else ""
+            codes = f" where {', '.join(task.codes)} holds token ids or category codes" if task.codes else ""
             why = f"{type(error).__name__}: {error_text(error)}"
-            raise ConfigError(f"model: the net does not take inputs of shape {task.shape}{held} ({why})") from None
+            raise ConfigError(f"model: the net does not take inputs of shape {task.shape}{codes} ({why})") from None
 
     def fingerprint(self) -> str:
         """Return a hash of the architecture and of the initial values."""
@@ -294,9 +294,9 @@ def redrawn(net: Net, seed: int) -> dict[str, Tensor]:
     module = copy.deepcopy(net.module)
     with seeded(seed), torch.no_grad():
         for part in module.modules():
-            own = list(part.parameters(recurse=False))
-            trained = [parameter for parameter in own if parameter.requires_grad]
-            if own and not trained:
+            parameters = list(part.parameters(recurse=False))
+            trained = [parameter for parameter in parameters if parameter.requires_grad]
+            if parameters and not trained:
                 continue
             if callable(reset := getattr(part, "reset_parameters", None)):
                 reset()

@@ -15,7 +15,7 @@ from fedkin.codec import Params, Tree
 from fedkin.errors import MethodError
 from fedkin.federation import Samples
 from fedkin.learning.devices import CPU, arranged, device_of, drawn, moved, plain, seeded, usual
-from fedkin.learning.frozen import Frozen, recalled
+from fedkin.learning.frozen import Frozen, cached_features
 from fedkin.learning.losses import Batch, Loss
 from fedkin.learning.net import BodyHead, Net, check_fit
 from fedkin.learning.training import Fitted, Training
@@ -57,7 +57,7 @@ def fit(
     values: list[Tensor] = []
     seen = 0
     changed = view is not None and view.on
-    with seeded(device=device), recalled(module.body, samples, net.dtype, changed) as recall:
+    with seeded(device=device), cached_features(module.body, samples, net.dtype, changed) as set_batch:
         seed_torch(int(rng.integers(2**63)), device)
         for where in drawn(list(training.batches(len(samples), rng)), device):
             x, y = arranged(samples.inputs(where, net.dtype), last), samples.labels(where)
@@ -65,7 +65,7 @@ def fit(
                 x = arranged(view(x), last)
             mask = torch.ones(len(where), dtype=net.dtype, device=device)
             batch = Batch(x, y, mask, True, None if counts is None else counts[y])
-            recall(batch.x, where)
+            set_batch(batch.x, where)
             try:
                 result = loss(module, batch, extras, carry)
             except ValueError as error:
@@ -159,11 +159,11 @@ def _passes(
     device = device_of(module)
     last = lay_out(net, module, samples)
     parts = []
-    with torch.no_grad(), recalled(module.body, samples, net.dtype) as recall:
+    with torch.no_grad(), cached_features(module.body, samples, net.dtype) as set_batch:
         for start in range(0, len(samples), many):
             rows = slice(start, start + many)
             x, y = arranged(samples.inputs(rows, net.dtype), last), samples.labels(rows)
-            recall(x, rows)
+            set_batch(x, rows)
             if what == "logits":
                 out = module(x)
             elif what == "features":

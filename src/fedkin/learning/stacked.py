@@ -148,26 +148,10 @@ def _stackable(part: nn.Module) -> bool:
 # -- layers: [K, b, d] -> [K, b, d'] ----------------------------------------------------------------------------------
 
 
-class _Step:
-    """The data of a step that layers need, for the K members that still train.
-
-    params: the members' parameters by name. even [K, b]: 1 / count for samples and 0 for padding. counts [K]: numbers
-    of samples; listed: the same as a list.
-    """
-
-    params: dict[str, Tensor]
-    even: Tensor
-    counts: Tensor
-    listed: list[int]
-
-    def __init__(self, generators: Sequence[torch.Generator]) -> None:
-        self.generators = generators
-
-
 class _Layer:
     """A layer. `backward` gets the gradient with respect to the output, and returns that with respect to the input.
 
-    It passes the gradients of its own parameters to `update`. In padded rows the gradient is 0.
+    It passes the gradients of its own parameters to the step. In padded rows the gradient is 0.
     """
 
     def __init__(self, name: str, part: Any) -> None:
@@ -180,7 +164,7 @@ class _Layer:
     def forward(self, x: Tensor, step: _Step) -> Tensor:
         raise NotImplementedError
 
-    def backward(self, slope: Tensor, step: _Step, update: _Update, needed: bool) -> Tensor:
+    def backward(self, slope: Tensor, step: _Step, needed: bool) -> Tensor:
         """needed: whether the gradient with respect to the input is used; if not, return anything."""
         raise NotImplementedError
 
@@ -197,12 +181,12 @@ class _Linear(_Layer):
         weight, bias = step.params[f"{self.name}.weight"], self.param(step, "bias")
         return torch.bmm(weight, x.mT) if bias is None else torch.baddbmm(bias[:, :, None], weight, x.mT)
 
-    def backward(self, slope: Tensor, step: _Step, update: _Update, needed: bool) -> Tensor:
+    def backward(self, slope: Tensor, step: _Step, needed: bool) -> Tensor:
         # The update may change the weights, so the gradient with respect to the input comes first.
         below = torch.bmm(slope, step.params[f"{self.name}.weight"]) if needed else slope
-        update.product(f"{self.name}.weight", slope.mT, self.x)
+        step.product(f"{self.name}.weight", slope.mT, self.x)
         if self.part.bias is not None:
-            update.add(f"{self.name}.bias", slope.sum(1))
+            step.add(f"{self.name}.bias", slope.sum(1))
         return below
 
 
@@ -213,7 +197,7 @@ class _Relu(_Layer):
         self.y = torch.relu_(x) if self.in_place else torch.relu(x)
         return self.y
 
-    def backward(self, slope: Tensor, step: _Step, update: _Update, needed: bool) -> Tensor:
+    def backward(self, slope: Tensor, step: _Step, needed: bool) -> Tensor:
         return _aten.threshold_backward(slope, self.y, 0) if needed else slope
 
 
@@ -232,10 +216,10 @@ class _RowByRow(_Layer):
                 self.y = self.part(self.x.clone() if getattr(self.part, "inplace", False) else self.x)
         return self.y.detach()
 
-    def backward(self, slope: Tensor, step: _Step, update: _Update, needed: bool) -> Tensor:
+    def backward(self, slope: Tensor, step: _Step, needed: bool) -> Tensor:
         below, *grads = torch.autograd.grad(self.y, [self.x, *self.leaves.values()], slope)
         for name, grad in zip(self.leaves, grads, strict=True):
-            update.add(f"{self.name}.{name}", grad)
+            step.add(f"{self.name}.{name}", grad)
         return below
 
 
@@ -243,14 +227,14 @@ class _Dropout(_Layer):
     """Dropout with the draws that torch makes for one client after another, from a generator for each."""
 
     def forward(self, x: Tensor, step: _Step) -> Tensor:
-        self.kept = torch.zeros_like(x, memory_format=torch.contiguous_format)
-        for mask, generator, count in zip(self.kept, step.generators, step.listed, strict=False):
-            mask[:count].bernoulli_(1 - self.part.p, generator=generator)
-        self.kept.div_(1 - self.part.p)
-        return x * self.kept
+        self.mask = torch.zeros_like(x, memory_format=torch.contiguous_format)
+        for row, generator, count in zip(self.mask, step.generators, step.counts.tolist(), strict=False):
+            row[: int(count)].bernoulli_(1 - self.part.p, generator=generator)
+        self.mask.div_(1 - self.part.p)
+        return x * self.mask
 
-    def backward(self, slope: Tensor, step: _Step, update: _Update, needed: bool) -> Tensor:
-        return slope * self.kept if needed else slope
+    def backward(self, slope: Tensor, step: _Step, needed: bool) -> Tensor:
+        return slope * self.mask if needed else slope
 
 
 class _BatchNorm(_Layer):
@@ -273,7 +257,7 @@ class _BatchNorm(_Layer):
         self.n = away.mul_(self.scale)
         return _scaled(self.n, self.param(step, "weight"), self.param(step, "bias"))
 
-    def backward(self, slope: Tensor, step: _Step, update: _Update, needed: bool) -> Tensor:
+    def backward(self, slope: Tensor, step: _Step, needed: bool) -> Tensor:
         # The gradients of bias and weight are sums that the gradient with respect to the input needs too.
         total, along = slope.sum(1, keepdim=True), (slope * self.n).sum(1, keepdim=True)
         weight, below = self.param(step, "weight"), slope
@@ -282,8 +266,8 @@ class _BatchNorm(_Layer):
             common = torch.addcmul(total, self.n, along).mul_(self.even.mT)
             below = torch.sub(slope, common, out=common).mul_(factor)
         if weight is not None:
-            update.add(f"{self.name}.weight", along[:, 0])
-            update.add(f"{self.name}.bias", total[:, 0])
+            step.add(f"{self.name}.weight", along[:, 0])
+            step.add(f"{self.name}.bias", total[:, 0])
         return below
 
 
@@ -301,21 +285,29 @@ _LAYERS: dict[type[nn.Module], type[_Layer]] = {
 }  # fmt: skip
 
 
-# -- updates of the parameters ----------------------------------------------------------------------------------------
+# -- steps of the optimiser -------------------------------------------------------------------------------------------
 
 
-class _Update:
-    """Takes the gradients of a step and updates the parameters: momentum, Adam and clipping as in torch.optim.
+class _Step:
+    """A step of the K members that still train; takes gradients: momentum, Adam and clipping as in torch.optim.
 
-    mu: the weight of a proximal term; start: the parameters to which this term pulls.
+    params: the members' parameters by name. number: of the step, from 0. even [K, b]: 1 / count for samples and 0 for
+    padding. counts [K]: numbers of samples. mu: the weight of a proximal term; start: the parameters to which this term
+    pulls.
     """
 
-    def __init__(self, training: Training, step: _Step, mu: float, start: Mapping[str, Tensor]) -> None:
-        self.training, self.step, self.mu, self.start = training, step, mu, start
+    params: dict[str, Tensor]
+    number: int
+    even: Tensor
+    counts: Tensor
+
+    def __init__(
+        self, training: Training, generators: Sequence[torch.Generator], mu: float, start: Mapping[str, Tensor]
+    ) -> None:
+        self.training, self.generators, self.mu, self.start = training, generators, mu, start
         self.grads: dict[str, Tensor] = {}
         self.first: dict[str, Tensor] = {}  # momentum, or Adam's moments
         self.second: dict[str, Tensor] = {}
-        self.count = 0
 
     def product(self, name: str, left: Tensor, right: Tensor) -> None:
         """Take the gradient left @ right of a weight."""
@@ -327,8 +319,7 @@ class _Update:
 
     def finish(self) -> None:
         """End the step."""
-        t, params = self.training, self.step.params
-        self.count += 1
+        t, params = self.training, self.params
         for name, start in self.start.items():
             self.grads[name].add_(params[name] - start[: len(params[name])], alpha=self.mu)
         if t.clip is not None:
@@ -353,25 +344,26 @@ class _Update:
         first = self.first.setdefault(name, torch.zeros_like(param))[: len(param)].lerp_(grad, 1 - one)
         second = self.second.setdefault(name, torch.zeros_like(param))[: len(param)]
         second.mul_(two).addcmul_(grad, grad, value=1 - two)
-        root = second.sqrt().div_(math.sqrt(1 - two**self.count)).add_(1e-8)
-        param.addcdiv_(first, root, value=-lr / (1 - one**self.count))
+        count = self.number + 1
+        root = second.sqrt().div_(math.sqrt(1 - two**count)).add_(1e-8)
+        param.addcdiv_(first, root, value=-lr / (1 - one**count))
 
 
-class _PlainSgd(_Update):
+class _PlainSgd(_Step):
     """SGD without momentum, which changes the parameters at once, and stores no gradient."""
 
     def product(self, name: str, left: Tensor, right: Tensor) -> None:
-        self.step.params[name].baddbmm_(left, right, beta=self.keep, alpha=-self.training.lr)
+        self.params[name].baddbmm_(left, right, beta=self.keep, alpha=-self.training.lr)
 
     def add(self, name: str, grad: Tensor) -> None:
-        param = self.step.params[name]
+        param = self.params[name]
         if self.keep != 1:
             param *= self.keep
         param.sub_(grad, alpha=self.training.lr)
 
     def finish(self) -> None:
         for name, start in self.start.items():
-            param = self.step.params[name]
+            param = self.params[name]
             param.add_(start[: len(param)], alpha=self.training.lr * self.mu)
 
     @property
@@ -451,15 +443,19 @@ class _Batches:
 def _check(chain: Chain, samples: Sequence[Samples]) -> None:
     """Raise NotStacked unless each sample is a row of numbers, of the same kind at all members."""
     first = samples[0]
-    for one in samples:
-        x, like = one.x, first.x
-        if not isinstance(x, Tensor) or not isinstance(like, Tensor) or (x.dtype in CODES and one.scale is None):
+    for member_samples in samples:
+        x, like = member_samples.x, first.x
+        if (
+            not isinstance(x, Tensor)
+            or not isinstance(like, Tensor)
+            or (x.dtype in CODES and member_samples.scale is None)
+        ):
             raise NotStacked("the inputs are no single array of numbers")
         if x.ndim != 2 and not chain.flat:
             raise NotStacked("the inputs are no rows of numbers, and the net does not begin with nn.Flatten")
-        if (x.dtype, x.shape[1:], one.scale) != (like.dtype, like.shape[1:], first.scale):
+        if (x.dtype, x.shape[1:], member_samples.scale) != (like.dtype, like.shape[1:], first.scale):
             raise NotStacked("the clients' arrays are not of one kind")
-        if (one.y.dtype, one.y.shape[1:]) != (first.y.dtype, first.y.shape[1:]):
+        if (member_samples.y.dtype, member_samples.y.shape[1:]) != (first.y.dtype, first.y.shape[1:]):
             raise NotStacked("the clients' targets are not of one kind")
 
 
@@ -469,50 +465,44 @@ def _check(chain: Chain, samples: Sequence[Samples]) -> None:
 class _Ends:
     """The end of a net: the loss of each step, and the steps of the head."""
 
-    def __init__(self, loss: Loss, head: _Linear, batches: _Batches, members: Sequence[Member]) -> None:
-        device = batches.labels.device
-        self.loss, self.head, self.batches, self.members = loss, head, batches, members
+    def __init__(self, loss: Loss, head: _Linear, batches: _Batches) -> None:
+        self.loss, self.head, self.batches = loss, head, batches
         self.carry: Any = None
         self.extras: Any = None
         if type(loss) not in (CrossEntropy, SquaredError):
             self.extras, self.carry = (
-                moved(_stacked([getattr(m, part) for m in members]), device) for part in ("extras", "carry")
+                moved(_stacked([getattr(m, part) for m in batches.members]), batches.labels.device)
+                for part in ("extras", "carry")
             )
 
-    def slope(
-        self, number: int, z: Tensor, x: Tensor, step: _Step, update: _Update, needed: bool
-    ) -> tuple[Tensor, Tensor]:
+    def slope(self, z: Tensor, x: Tensor, step: _Step, needed: bool) -> tuple[Tensor, Tensor]:
         """Return (the loss of each member [K], the gradient with respect to the features z)."""
         if type(self.loss) is CrossEntropy:
-            return self._cross_entropy(number, z, step, update, needed)
+            return self._cross_entropy(z, step, needed)
         if type(self.loss) is SquaredError:
-            return self._squared_error(number, z, step, update, needed)
-        return self._mapped(number, z, x, step, update)
+            return self._squared_error(z, step, needed)
+        return self._mapped(z, x, step)
 
-    def _cross_entropy(
-        self, number: int, z: Tensor, step: _Step, update: _Update, needed: bool
-    ) -> tuple[Tensor, Tensor]:
-        y, share = (self.batches.at(t, number)[:, None] for t in (self.batches.labels, self.batches.share))
+    def _cross_entropy(self, z: Tensor, step: _Step, needed: bool) -> tuple[Tensor, Tensor]:
+        y, share = (self.batches.at(t, step.number)[:, None] for t in (self.batches.labels, self.batches.share))
         # [K, classes, b]: a softmax across rows is many times as fast as one along short rows.
         log_p = F.log_softmax(self.head.turned(z, step), 1)
         values = -(log_p.gather(1, y) * share).sum((1, 2))
         slope = log_p.exp_().mul_(share).scatter_add_(1, y, -share)
-        return values, self.head.backward(slope.mT, step, update, needed)
+        return values, self.head.backward(slope.mT, step, needed)
 
-    def _squared_error(
-        self, number: int, z: Tensor, step: _Step, update: _Update, needed: bool
-    ) -> tuple[Tensor, Tensor]:
-        y, share = (self.batches.at(t, number) for t in (self.batches.labels, self.batches.share))
+    def _squared_error(self, z: Tensor, step: _Step, needed: bool) -> tuple[Tensor, Tensor]:
+        y, share = (self.batches.at(t, step.number) for t in (self.batches.labels, self.batches.share))
         away = self.head.forward(z, step)
         if y.shape != away.shape:
             raise NotStacked(f"there is no target for each of the net's {away.shape[2]} outputs")
         away -= y.to(z.dtype)
         values = (away.square().sum(2) * share).sum(1)
-        return values, self.head.backward(away.mul_(2 * share[:, :, None]), step, update, needed)
+        return values, self.head.backward(away.mul_(2 * share[:, :, None]), step, needed)
 
-    def _mapped(self, number: int, z: Tensor, x: Tensor, step: _Step, update: _Update) -> tuple[Tensor, Tensor]:
+    def _mapped(self, z: Tensor, x: Tensor, step: _Step) -> tuple[Tensor, Tensor]:
         """Map the loss over the members by torch.func, on features and head alone."""
-        b = self.batches
+        b, number = self.batches, step.number
         batch = {"x": x, "y": b.at(b.labels, number), "mask": b.at(b.mask, number)}
         if b.weights is not None:
             batch["weight"] = b.at(b.weights, number)
@@ -530,16 +520,16 @@ class _Ends:
             values, carry = vmap(one)(leaf, head, batch, extras, before)
             below, *grads = torch.autograd.grad(values.sum(), [leaf, *head.values()])
         for name, grad in zip(head, grads, strict=True):
-            update.add(f"{self.head.name}.{name}", grad)
+            step.add(f"{self.head.name}.{name}", grad)
         self.carry = pytree.tree_map(lambda new, old: torch.cat([new.detach(), old[active:]]), carry, self.carry)
         return values.detach(), below
 
     def carries(self) -> list[Tree]:
         """Return the last carry of each member."""
         if self.carry is None:
-            return [member.carry for member in self.members]
+            return [member.carry for member in self.batches.members]
         carry = moved(self.carry, CPU)
-        return [pytree.tree_map(lambda t, k=k: t[k].clone(), carry) for k in range(len(self.members))]
+        return [pytree.tree_map(lambda t, k=k: t[k].clone(), carry) for k in range(len(self.batches.members))]
 
 
 class _Features:
@@ -602,8 +592,6 @@ def _fit(
         name: torch.stack([member.params[name] for member in members]).to(device, like.dtype)
         for name, like in net.initial.items()
     }
-    draws = chain.has(nn.Dropout)
-    step = _Step([torch.Generator().manual_seed(seed) for seed in batches.seeds] if draws else ())
     mu, start = 0.0, dict[str, Tensor]()
     if isinstance(loss, Proximal):
         mu = loss.weight
@@ -611,12 +599,14 @@ def _fit(
         start = {name: torch.stack([one[name] for one in centres]).to(stack[name]) for name in net.trainable}
         loss = loss.loss
     plain = training.optimiser == "sgd" and not training.momentum and training.clip is None
-    update = (_PlainSgd if plain else _Update)(training, step, mu, start)
+    seeds = batches.seeds if chain.has(nn.Dropout) else ()
+    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+    step = (_PlainSgd if plain else _Step)(training, generators, mu, start)
     layers = [_LAYERS[type(part)](name, part) for name, part in chain.layers]
     for before, layer in pairwise(layers):
         if isinstance(layer, _Relu):
             layer.in_place = isinstance(before, _Linear)  # a Linear does not need its output again
-    ends = _Ends(loss, _Linear("head", chain.head), batches, members)
+    ends = _Ends(loss, _Linear("head", chain.head), batches)
     lowest = next((k for k, layer in enumerate(layers) if list(layer.part.parameters())), len(layers))
     totals = torch.zeros(len(members), dtype=torch.float64, device=device)
     active = 0
@@ -624,21 +614,20 @@ def _fit(
         if batches.active[number] != active:
             active = batches.active[number]
             step.params = {name: tensor[:active] for name, tensor in stack.items()}
-        step.even, step.counts = batches.at(batches.even, number), batches.numbers[:active, number]
-        step.listed = batches.counts[:active, number].tolist()
+        step.number, step.even = number, batches.at(batches.even, number)
+        step.counts = batches.numbers[:active, number]
         inputs = batches.inputs(number)
         z = inputs.flatten(2)
         for layer in layers:
             z = layer.forward(z, step)
         for name, centre in start.items():
             totals[:active] += (step.params[name] - centre[:active]).flatten(1).square().sum(1).double() * (mu / 2)
-        values, slope = ends.slope(number, z, inputs, step, update, lowest < len(layers))
+        values, slope = ends.slope(z, inputs, step, lowest < len(layers))
         totals[:active] += values.double()
         for k in range(len(layers) - 1, lowest - 1, -1):
-            slope = layers[k].backward(slope, step, update, k > lowest)
-        update.finish()
-    carries = ends.carries() if not start else [member.carry for member in members]
-    return _results(batches, stack, carries, totals.to(CPU).tolist())
+            slope = layers[k].backward(slope, step, k > lowest)
+        step.finish()
+    return _results(batches, stack, ends.carries(), totals.to(CPU).tolist())
 
 
 def _results(

@@ -10,32 +10,30 @@ from inspect import isabstract
 from pkgutil import iter_modules
 from typing import Any
 
-from fedkin.flow import PeerMethod, ServerMethod
+from fedkin.flow import Method, PeerMethod, ServerMethod
 
 __all__ = ["METHODS"]
 
 
-def _found() -> dict[str, type[ServerMethod] | type[PeerMethod]]:
+def _methods() -> dict[str, Any]:
     """Return the methods by name; raise TypeError if two have the same name."""
-    methods: dict[str, type[ServerMethod] | type[PeerMethod]] = {}
+    methods: dict[str, type[Method]] = {}
     for module in iter_modules(__path__):
-        if module.name.startswith("_"):
-            continue
         full = f"{__name__}.{module.name}"
         for entry in vars(import_module(full)).values():
-            if not isinstance(entry, type) or not issubclass(entry, (ServerMethod, PeerMethod)) or isabstract(entry):
+            if not isinstance(entry, type) or not issubclass(entry, Method) or isabstract(entry):
                 continue
-            name = entry.__dict__.get("name")
+            name = vars(entry).get("name")
             if not f"{entry.__module__}.".startswith(f"{full}.") or name is None:
                 continue
             if name in methods:
                 raise TypeError(f"{methods[name].__name__} and {entry.__name__} are both {name!r}")
             methods[name] = entry
-    first = [name for name in ("local", "fedavg") if name in methods]
-    return {name: methods[name] for name in [*first, *sorted(set(methods) - set(first))]}
+    # The two with which others are compared come first.
+    return {name: methods[name] for name in dict.fromkeys(["local", "fedavg", *sorted(methods)])}
 
 
-METHODS = _found()
+METHODS: dict[str, type[ServerMethod] | type[PeerMethod]] = _methods()
 
 
 def __getattr__(name: str) -> Any:

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from fedkin.federation import Samples, Task
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
-from fedkin.forms import COUNT, NET, Each, Whole
+from fedkin.forms import COUNT, NET, Each, Integer
 from fedkin.graph import Graph
 from fedkin.learning.aggregate import weighted_mean
 from fedkin.methods.blocks.own_models import OwnModels, held_out_fifth, mean_loss
@@ -43,7 +43,7 @@ class Dpfl(OwnModels):
     every: int = Field(2, ge=1)
     candidates: int = Field(20, ge=1)
 
-    @phase(params=NET, n=COUNT, partners=Each(Whole(1)))
+    @phase(params=NET, n=COUNT, partners=Each(Integer(1)))
     def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Choose partners if asked, average with them, and train; partners: {id: number of samples}."""
         kept, held = held_out_fifth(client)

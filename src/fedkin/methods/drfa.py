@@ -92,7 +92,7 @@ class Drfa(Minimax):
         # Losses of the mean snapshot: an estimate of the ascent's direction over these tau steps.
         if self.snapshot:
             judged = mean({id: reply["snapshot"] for id, reply in replies.items()}, drawn) or new
-        losses = yield from self.heard(server, judged, sampled)
+        losses = yield from self.estimated_losses(server, judged, sampled)
         if losses is not None:
             tau = sum(reply["steps"] for reply in replies.values()) / len(replies)
             self.ascend(server, self.gamma * tau * losses)

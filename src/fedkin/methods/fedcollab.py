@@ -22,7 +22,7 @@ from fedkin.forms import COUNT, NET, Each, Number
 from fedkin.learning.aggregate import weighted_mean
 from fedkin.learning.losses import Batch, masked_mean
 from fedkin.learning.net import BodyHead
-from fedkin.methods.blocks.clusters import Clustered, mean_of_clusters, numbered_by_size, train_clusters
+from fedkin.methods.blocks.clusters import Clustered, mean_of_clusters, numbered_by_size
 from fedkin.methods.blocks.own_models import held_out_fifth
 from fedkin.methods.blocks.signatures import unsigned
 from fedkin.methods.blocks.vectors import Array, Labels, last_layers
@@ -107,7 +107,7 @@ class FedCollab(Clustered):
     def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
         state = server.state
         yield from self.take(server, unsigned(server, sampled, state["sizes"]))
-        if (yield from train_clusters(server, sampled, self.weights, self.aggregate)):
+        if (yield from self.train_clusters(server, sampled)):
             self.record(server)
 
     def take(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[None]:
@@ -119,8 +119,8 @@ class FedCollab(Clustered):
         sizes = {**state["sizes"], **{id: reply["n"] for id, reply in sorted(replies.items())}}
         pairs = [pair for pair in combinations(sorted(sizes), 2) if replies.keys() & set(pair)]
         divergence = {id: dict(row) for id, row in state["divergence"].items()}
-        for (one, other), apart in (yield from self.compared(server, pairs)).items():
-            divergence.setdefault(one, {})[other] = divergence.setdefault(other, {})[one] = apart
+        for (one, other), distance in (yield from self.compared(server, pairs)).items():
+            divergence.setdefault(one, {})[other] = divergence.setdefault(other, {})[one] = distance
         known = sorted(sizes)
         d = np.array([[divergence.get(i, {}).get(j, 0.0) for j in known] for i in known])
         labels = coalitions([sizes[id] for id in known], d, self.c, self.restarts, server.key("coalitions"))
@@ -137,8 +137,8 @@ class FedCollab(Clustered):
         """Return d of each pair; 1 for a pair that was never judged by both clients."""
         # Outputs start at 0, so that it does not matter which client of a pair has which side.
         zeros = {name: torch.zeros_like(server.initial[name]) for name in last_layers(server.net.trainable, 1)}
-        begun = {**server.initial, **zeros}
-        models: dict[tuple[str, str], Params] = dict.fromkeys(pairs, begun)
+        start = {**server.initial, **zeros}
+        models: dict[tuple[str, str], Params] = dict.fromkeys(pairs, start)
         best: dict[tuple[str, str], float] = {}
         for exchange in range(self.exchanges + 1) if pairs else ():
             asked: dict[str, dict[str, Params]] = {}
@@ -179,13 +179,13 @@ def coalitions(sizes: Sequence[int], d: Array, c: float, restarts: int, seed: in
     return numbered_by_size(best, n, d.sum(1))
 
 
-def cost(count: Array, samples: Array, apart: Array, c: float) -> Array:
+def cost(count: Array, samples: Array, distances: Array, c: float) -> Array:
     """What each coalition adds to the sum over clients: sum_i [c / sqrt(N) + sum_j n_j d_ij / N]; 0 for an empty one.
 
-    count, samples: its clients and N; apart: the sum of n_j d_ij over its clients i and j.
+    count, samples: its clients and N; distances: the sum of n_j d_ij over its clients i and j.
     """
     total = np.maximum(samples, 1e-300)
-    return np.where(count > 0, count * c / np.sqrt(total) + apart / total, 0.0)
+    return np.where(count > 0, count * c / np.sqrt(total) + distances / total, 0.0)
 
 
 def _sums(labels: Labels, n: Array, weighted: Array) -> tuple[Array, Array, Array, Array]:
@@ -202,9 +202,9 @@ def _moved(order: Labels, n: Array, weighted: Array, c: float) -> Labels:
         for k in order:
             here = labels[k]
             labels[k] = -1
-            member, count, samples, apart = _sums(labels, n, weighted)
-            joined = cost(count + 1, samples + n[k], apart + member @ (weighted[k] + weighted[:, k]), c)
-            gain = joined - cost(count, samples, apart, c)
+            member, count, samples, distances = _sums(labels, n, weighted)
+            joined = cost(count + 1, samples + n[k], distances + member @ (weighted[k] + weighted[:, k]), c)
+            gain = joined - cost(count, samples, distances, c)
             to = int(np.argmin(gain))
             labels[k] = to if gain[to] < gain[here] - 1e-12 else here
             moving = moving or labels[k] != here

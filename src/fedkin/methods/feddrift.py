@@ -6,6 +6,7 @@ Jothimurugesan, Hsieh, Wang, Joshi, Gibbons. Federated learning under distribute
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -90,11 +91,13 @@ class FedDrift(Clustered):
             cluster[id] = best
         numbers = [number for number in sorted(known, key=int) if number in cluster.values()]
         into = merged(numbers, accuracies(numbers, cluster, replies), self.delta)
-        members = {number: sum(each == number for each in cluster.values()) for number in models}
+        members = Counter(cluster.values())
         for number in sorted(set(into.values())):
-            parts = [one for one in numbers if into[one] == number]
+            parts = [part for part in numbers if into[part] == number]
             if len(parts) > 1:
-                models[number] = weighted_mean({one: known[one] for one in parts}, {one: members[one] for one in parts})
+                models[number] = weighted_mean(
+                    {part: known[part] for part in parts}, {part: members[part] for part in parts}
+                )
         state["cluster"] = {id: into.get(number, number) for id, number in cluster.items()}
         state["models"] = {number: models[number] for number in sorted({"0", *state["cluster"].values()}, key=int)}
         state["free"] = free
@@ -114,12 +117,11 @@ class FedDrift(Clustered):
 def accuracies(numbers: Sequence[str], cluster: Mapping[str, str], replies: Mapping[str, Message]) -> Array:
     """a [m, m]: the accuracy of model i on the samples of cluster j; nan if no client of cluster j answered."""
     table = np.full((len(numbers), len(numbers)), np.nan)
-    for j, there in enumerate(numbers):
-        those = [reply for id, reply in sorted(replies.items()) if cluster[id] == there]
-        n = np.array([float(reply["n"]) for reply in those])
-        for i, number in enumerate(numbers):
-            if those:
-                table[i, j] = float(n @ [float(reply["accuracy"][number]) for reply in those]) / n.sum()
+    for j, other in enumerate(numbers):
+        members = [reply for id, reply in sorted(replies.items()) if cluster[id] == other]
+        n = np.array([float(reply["n"]) for reply in members])
+        for i, number in enumerate(numbers if members else ()):
+            table[i, j] = float(n @ [float(reply["accuracy"][number]) for reply in members]) / n.sum()
     return table
 
 

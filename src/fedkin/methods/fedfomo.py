@@ -52,10 +52,8 @@ class FedFomo(OwnModels):
                 losses[id] = yield from mean_loss(client.task, params, judged)
             names = client.net.trainable
             gains = {id: losses[""] - losses[id] for id in message["models"]}
-            apart = {
-                id: float((as_vector(p, names) - as_vector(own, names)).norm()) for id, p in message["models"].items()
-            }
-            weights = taken(gains, apart)
+            distances = {id: float(as_vector(p, names, own).norm()) for id, p in message["models"].items()}
+            weights = taken(gains, distances)
         share = 1.0 - sum(weights.values())
         mean = weighted_mean(
             {"": own, **message["models"]}, {"": share, **dict.fromkeys(message["models"], 0.0), **weights}
@@ -72,12 +70,11 @@ class FedFomo(OwnModels):
             return
         self.keep(server, replies)
         rows = {id: {k: float(v) for k, v in replies[id]["taken"].items()} for id in sorted(replies)}
-        affinity = {id: dict(row) for id, row in affinity.items()}
+        new = {}
         for id, row in rows.items():
-            liking = affinity.setdefault(id, {})
-            for other, weight in row.items():
-                liking[other] = liking.get(other, 0.0) + weight
-        server.state["affinity"] = affinity
+            old = affinity.get(id, {})
+            new[id] = {**old, **{other: old.get(other, 0.0) + weight for other, weight in row.items()}}
+        server.state["affinity"] = {**affinity, **new}
         ids, mixing = mixing_matrix({id: {**row, id: 1.0 - sum(row.values())} for id, row in rows.items()})
         server.graph = Graph(ids, mixing * (1 - np.eye(len(ids))), directed=True, round=server.round, mixing=mixing)
 
@@ -94,12 +91,12 @@ class FedFomo(OwnModels):
         return sorted(picked)
 
 
-def taken(gains: dict[str, float], apart: dict[str, float]) -> dict[str, float]:
+def taken(gains: dict[str, float], distances: dict[str, float]) -> dict[str, float]:
     """The normalised weights max(0, gain / distance) of other models; 0 for models that do not help.
 
     >>> taken({"a": 3.0, "b": -1.0, "c": 1.0}, {"a": 1.0, "b": 1.0, "c": 1.0})
     {'a': 0.75, 'b': 0.0, 'c': 0.25}
     """
-    raw = {id: max(0.0, gain / apart[id]) if apart[id] > 0 else 0.0 for id, gain in gains.items()}
+    raw = {id: max(0.0, gain / distances[id]) if distances[id] > 0 else 0.0 for id, gain in gains.items()}
     total = sum(raw.values())
     return {id: value / total if total else 0.0 for id, value in raw.items()}

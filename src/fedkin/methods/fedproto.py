@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from fedkin.codec import Tree
 from fedkin.errors import MethodError
 from fedkin.flow import Ask, ClassVectors, ClientFlow, Fit, Infer, Message, Params, ServerFlow, ServerMethod, phase
-from fedkin.forms import Shaped, Wholes
+from fedkin.forms import Integers, Shaped
 from fedkin.learning.losses import Batch, class_means, masked_mean
 from fedkin.learning.net import BodyHead, head_of
 from fedkin.settings import span
@@ -75,8 +75,8 @@ class FedProto(ServerMethod):
 
     @phase(
         prototypes=Shaped("owned", "width"),
-        classes=Wholes("owned", below="classes", rising=True),
-        counts=Wholes("owned", low=1),
+        classes=Integers("owned", below="classes", rising=True),
+        counts=Integers("owned", low=1),
     )
     def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Train, then send the mean feature of each owned class."""

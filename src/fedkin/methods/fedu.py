@@ -116,8 +116,7 @@ class FedU(ServerMethod):
             start = server.initial if how.vectors == "updates" else None
             vectors = [as_vector(models[id], wanted, start) for id in ids]
             a = graph.similarity_stage(how.source)(rows(vectors, how.source))
-        a = stages.dense(graph.sparsify_stage(how.sparsify)(a))
-        return how.controlled(server, ids, a)
+        return how.controlled(server, ids, graph.sparsify_stage(how.sparsify)(a))
 
     # -- the model that a client uses ---------------------------------------------------------------------------
 

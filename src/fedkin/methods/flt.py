@@ -125,7 +125,7 @@ class EncoderSettings(Settings):
         """How an autoencoder is trained."""
         return Training(optimiser="adam", lr=self.lr, batch_size=self.batch_size, local_epochs=epochs)
 
-    def trained(self, shape: Shape, public: Callable[[str], Dataset]) -> tuple[Params, dict[str, Any]]:
+    def pretrained(self, shape: Shape, public: Callable[[str], Dataset]) -> tuple[Params, dict[str, Any]]:
         """At the server: (initial parameters, moments of the inputs it was pretrained on).
 
         The moments are empty for images, and without pretraining.
@@ -158,7 +158,7 @@ class EncoderSettings(Settings):
             if not len(samples):
                 continue
             divide = 1.0 if samples.scale is None else samples.scale.divide
-            low, high = (float(each) / divide for each in samples.own().x.aminmax())  # type: ignore[union-attr]
+            low, high = (float(value) / divide for value in samples.own().x.aminmax())  # type: ignore[union-attr]
             if low < 0 or high > 1:
                 raise ConfigError(
                     f"method.encoder.kind: an autoencoder of images reads brightness from 0 to 1, those of client "
@@ -283,19 +283,19 @@ class Taskonomy(ServerMethod):
         super().leave(server, ids)
         state = server.state
         order = sorted(state["row"], key=lambda id: state["row"][id])
-        kept = [id for id in order if id not in ids]
-        if len(kept) == len(order):
+        remaining = [id for id in order if id not in ids]
+        if len(remaining) == len(order):
             return
         founders = sum(id not in ids for id in order[: state["founders"]])
-        rows = [state["row"][id] for id in kept if state["row"][id] < len(state["adjacency"])]
+        rows = [state["row"][id] for id in remaining if state["row"][id] < len(state["adjacency"])]
         state["adjacency"] = state["adjacency"][rows][:, rows]
-        state["row"], state["founders"] = {id: place for place, id in enumerate(kept)}, founders or len(kept)
+        state["row"], state["founders"] = {id: place for place, id in enumerate(remaining)}, founders or len(remaining)
 
     # Each kind of signature defines the following.
 
     @abstractmethod
-    def signatures(self, server: ServerView, ids: Sequence[str], sizes: bool) -> ServerFlow[dict[str, Message]]:
-        """Ask these clients for their `signature`, with `sizes` also for n (Algorithm 2, lines 1 to 11)."""
+    def signatures(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[dict[str, Message]]:
+        """Ask these clients for their `signature`, with `stale` also for n (Algorithm 2, lines 1 to 11)."""
 
     def decoded(self, signature: Tensor) -> Any:
         """Return a signature in the form that the following methods read: here the centres."""
@@ -366,7 +366,7 @@ class Taskonomy(ServerMethod):
         with a control graph. Otherwise newcomers join the existing groups.
         """
         state = server.state
-        replies = yield from self.signatures(server, ids, self.stale)  # 1 to 11
+        replies = yield from self.signatures(server, ids)  # 1 to 11
         if not replies:
             return frozenset()
         joined = frozenset(id for id in replies if id not in state["model"])
@@ -377,7 +377,7 @@ class Taskonomy(ServerMethod):
             # In an order that does not depend on ids; of very many clients, a random sample.
             order = by_content(state["signatures"], state["signatures"])
             drawn = np.sort(rng(seed_of(server), "drawn").permutation(len(order))[: stages.LARGEST])
-            self.found_groups(server, [order[row] for row in drawn.tolist()])
+            self.make_groups(server, [order[row] for row in drawn.tolist()])
         self.attach(server)
         self.record(server)
         return joined
@@ -389,7 +389,7 @@ class Taskonomy(ServerMethod):
         state["sizes"] = {**state["sizes"], **{id: reply["n"] for id, reply in replies.items() if "n" in reply}}
         state["changed"] = {id: True for id in state["changed"] if id not in replies}
 
-    def found_groups(self, server: ServerView, ids: Sequence[str]) -> Related:
+    def make_groups(self, server: ServerView, ids: Sequence[str]) -> Related:
         """Make graph and groups of these clients; a new group starts from the model of the group it comes from."""
         state = server.state
         related = self.related(server, ids, self.signed(server, ids))  # 13 to 19
@@ -426,7 +426,7 @@ class Taskonomy(ServerMethod):
         if len(new) * len(founders) > stages.LARGEST**2:
             draw = rng(seed, "members")
             compared = np.concatenate(
-                [draw.permutation(np.flatnonzero(labels == one))[:_MEMBERS] for one in np.unique(labels)]
+                [draw.permutation(np.flatnonzero(labels == label))[:_MEMBERS] for label in np.unique(labels)]
             )
         members = [known[row] for row in compared.tolist()]
         joins, closest = [], []
@@ -459,13 +459,11 @@ class Taskonomy(ServerMethod):
         state = server.state
         ids = tuple(sorted(state["row"]))
         rows = np.array([state["row"][id] for id in ids])
-        weights: Any = state["adjacency"].double().numpy()
-        if len(weights) < len(ids):  # with very many clients, only founders have edges
-            weights = sp.csr_array(weights)
-            weights.resize((len(ids), len(ids)))
+        weights: Any = sp.csr_array(state["adjacency"].double().numpy())
+        weights.resize((len(ids), len(ids)))  # with very many clients, only founders have edges
         weights = weights[rows][:, rows]
-        if len(ids) > _DENSE:
-            weights = sp.csr_array(weights)
+        if len(ids) <= _DENSE:
+            weights = weights.toarray()
         server.graph = graph.Graph(ids, weights, groups={id: state["group"][id] for id in ids}, round=server.round)
 
     # -- the model that a client uses ---------------------------------------------------------------------------
@@ -482,7 +480,7 @@ class Taskonomy(ServerMethod):
         # A client without samples cannot sign: it gets the mean of all clients' models.
         clients = Counter(state["model"].values())
         models, sizes = state["models"], {number: float(clients[number]) for number in state["models"]}
-        signed = yield from self.signatures(server, sorted(ids), sizes=False)
+        signed = yield from self.signatures(server, sorted(ids))
         if signed:
             self.take_signatures(server, signed)
             self.attach(server)
@@ -543,7 +541,7 @@ def with_absent(state: dict[str, Any], replies: Mapping[str, Message]) -> tuple[
     return {**kept, **replies}, {**members, **group}
 
 
-def adopt_models(server: ServerView, ids: Sequence[str], found: Related) -> None:
+def adopt_models(server: ServerView, ids: Sequence[str], related: Related) -> None:
     """Case I: a client without a model takes the model of its strongest neighbour that has one.
 
     Without such a neighbour it takes the model of the nearest client in its group that has one; if no member has one,
@@ -558,12 +556,12 @@ def adopt_models(server: ServerView, ids: Sequence[str], found: Related) -> None
     initial = str(1 + max(map(int, state["models"])))
     model = {}
     for row in np.flatnonzero(~has_model).tolist():
-        strength = found.adjacency[row, givers]
-        fellows = givers[found.groups[givers] == found.groups[row]]
+        strength = related.adjacency[row, givers]
+        fellows = givers[related.groups[givers] == related.groups[row]]
         if strength.any():
             model[ids[row]] = state["model"][ids[givers[strength.argmax()]]]
         elif len(fellows):
-            model[ids[row]] = state["model"][ids[fellows[found.between[row, fellows].argmin()]]]
+            model[ids[row]] = state["model"][ids[fellows[related.between[row, fellows].argmin()]]]
         else:
             model[ids[row]] = initial
     if initial in model.values():
@@ -708,19 +706,17 @@ class Flt(Taskonomy):
 
     # -- at the server ----------------------------------------------------------------------------------------
 
-    def signatures(self, server: ServerView, ids: Sequence[str], sizes: bool) -> ServerFlow[dict[str, Message]]:
-        if not ids or not (yield from self.encoder_made(server, ids)):
+    def signatures(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[dict[str, Message]]:
+        if not ids or not (yield from self.prepare_encoder(server, ids)):
             return {}
         fields = {"encoder": server.state["encoder"], "moments": server.state["moments"]}
         # Empty fields are not sent.
         message = Message(**{name: value for name, value in fields.items() if value})
         replies = yield from Ask("sign", dict.fromkeys(ids, message))
-        return {
-            id: Message(signature=reply["centres"], **({"n": reply["n"]} if sizes else {}))
-            for id, reply in replies.items()
-        }
+        n = {id: {"n": reply["n"]} if self.stale else {} for id, reply in replies.items()}
+        return {id: Message(signature=reply["centres"], **n[id]) for id, reply in replies.items()}
 
-    def encoder_made(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[bool]:
+    def prepare_encoder(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[bool]:
         """Make the encoder once; return False if the moments that it needs did not arrive."""
         state, shape = server.state, server.task.numbers("method.encoder")
         if "encoder" in state:
@@ -732,7 +728,7 @@ class Flt(Taskonomy):
                 return False
             in_order = [reply for _, reply in sorted(replies.items())]
             sums = {name: sum(reply[name] for reply in in_order) for name in ("count", "total", "squares")}
-        params, pretrained_on = self.encoder.trained(shape, server.public)
+        params, pretrained_on = self.encoder.pretrained(shape, server.public)
         # Only fine-tuning needs the decoder.
         sent = {name: t for name, t in params.items() if self.encoder.fine_tune or name.startswith("body.")}
         state["encoder"], state["moments"] = sent, pretrained_on or sums
@@ -780,42 +776,45 @@ def _threads() -> Any:
     return ThreadpoolController()
 
 
-def relate(sets: Sets, how: RelatednessSettings, seed: int, planted: Any = None) -> Related:
+def relate(sets: Sets, settings: RelatednessSettings, seed: int, planted: Any = None) -> Related:
     """Lines 13 to 19: from n clients' centres [k, d] to graph and groups."""
-    places = embedded(sets, how, seed)  # 13, 14: Z = UMAP(M)
-    between = np.asarray(_DISTANCES[how.distance](places))  # 15, 16: A_ij = min |u_ir - u_js|
-    needed = how.cluster == "distances" or how.gamma == "groups"
-    groups = clusters(between, how) if needed else np.zeros(len(sets), dtype=np.int64)
-    gamma = threshold(between, groups, how.gamma)
-    linked = adjacency(between, gamma, how.adjacency)  # 17: the thresholded A
+    places = embedded(sets, settings, seed)  # 13, 14: Z = UMAP(M)
+    between = np.asarray(_DISTANCES[settings.distance](places))  # 15, 16: A_ij = min |u_ir - u_js|
+    needed = settings.cluster == "distances" or settings.gamma == "groups"
+    groups = clusters(between, settings) if needed else np.zeros(len(sets), dtype=np.int64)
+    gamma = threshold(between, groups, settings.gamma)
+    linked = adjacency(between, gamma, settings.adjacency)  # 17: the thresholded A
     np.fill_diagonal(linked, 0.0)
-    if how.cluster == "rows":
+    if settings.cluster == "rows":
         # 18, 19: C = HC(thresholded A), by distances between its rows with self-loops, as the released code has it
-        groups = clusters(np.asarray(squareform(pdist(linked + np.eye(len(linked))))), how)
-    linked, groups = controlled(linked, groups, how.control, seed, planted)
+        groups = clusters(np.asarray(squareform(pdist(linked + np.eye(len(linked))))), settings)
+    linked, groups = controlled(linked, groups, settings.control, seed, planted)
     return Related(linked, groups, gamma, between)
 
 
-def embedded(fitted: Sets, how: RelatednessSettings, seed: int, new: Sets | None = None) -> Sets:
+def embedded(fitted: Sets, settings: RelatednessSettings, seed: int, new: Sets | None = None) -> Sets:
     """Lines 13 and 14: the sets of centres in an embedding that is fitted on `fitted`.
 
     new: other sets to place in this embedding; None: place `fitted`.
     """
-    wanted = fitted if new is None else new
-    if how.embedding == "none" or not wanted:
-        return list(wanted)
-    points, asked = np.concatenate(fitted), None if new is None else np.concatenate(new)
-    if how.embedding == "pca":
-        placed = graph.pca(points, asked, dims=how.dims)
+    sets = fitted if new is None else new
+    if settings.embedding == "none" or not sets:
+        return list(sets)
+    points, new_points = np.concatenate(fitted), None if new is None else np.concatenate(new)
+    if settings.embedding == "pca":
+        placed = graph.pca(points, new_points, dims=settings.dims)
     else:
-        placed = graph.umap(points, asked, dims=how.dims, neighbours=how.neighbours, min_dist=how.min_dist, seed=seed)
-    return np.split(placed, np.cumsum([len(one) for one in wanted])[:-1])
+        placed = graph.umap(
+            points, new_points, dims=settings.dims, neighbours=settings.neighbours, min_dist=settings.min_dist,
+            seed=seed,
+        )  # fmt: skip
+    return np.split(placed, np.cumsum([len(centres) for centres in sets])[:-1])
 
 
-def clusters(between: Array, how: RelatednessSettings) -> Labels:
+def clusters(between: Array, settings: RelatednessSettings) -> Labels:
     """Lines 18 and 19: hierarchical clustering of these distances; the number of groups is given or found."""
     n = len(between)
-    if isinstance(how.groups, int):
-        return graph.hierarchical(between, min(how.groups, n), linkage=how.linkage)
-    most = max(min(n // 2, 30), 2) if how.most is None else how.most
-    return graph.hierarchical(between, linkage=how.linkage, choose=how.groups, most=most)
+    if isinstance(settings.groups, int):
+        return graph.hierarchical(between, min(settings.groups, n), linkage=settings.linkage)
+    most = max(min(n // 2, 30), 2) if settings.most is None else settings.most
+    return graph.hierarchical(between, linkage=settings.linkage, choose=settings.groups, most=most)

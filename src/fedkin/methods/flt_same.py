@@ -21,8 +21,8 @@ from fedkin.flow import Message, ServerFlow, phase
 from fedkin.methods import flt
 from fedkin.methods.blocks import stages
 from fedkin.methods.blocks.signatures import (
-    LEAST,
     SIGNED,
+    SMALLEST_DIFFERENCE,
     SigningMethod,
     Tests,
     collect_signatures,
@@ -67,10 +67,10 @@ class FltSame(flt.Taskonomy, SigningMethod):
         client.state["signed"] = hash_of(client.train).hex()
         return super().sign_moments(client, message)
 
-    def signatures(self, server: ServerView, ids: Sequence[str], sizes: bool) -> ServerFlow[dict[str, Message]]:
+    def signatures(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[dict[str, Message]]:
         signed = yield from collect_signatures(server, server.state, ids)
         watch_members(server, {id: str(number) for id, number in server.state["group"].items()}, self.alpha)
-        n = {id: {"n": int(self.decoded(data).n)} if sizes else {} for id, data in signed.items()}
+        n = {id: {"n": int(self.decoded(data).n)} if self.stale else {} for id, data in signed.items()}
         return {id: Message(signature=data, **n[id]) for id, data in signed.items()}
 
     def decoded(self, signature: Tensor) -> Any:
@@ -78,26 +78,27 @@ class FltSame(flt.Taskonomy, SigningMethod):
 
     def related(self, server: ServerView, ids: Sequence[str], sets: flt.Sets) -> flt.Related:
         """Find groups by tests; clients nearer than gamma are neighbours."""
-        seed, how = flt.seed_of(server), self.graph
+        seed, settings = flt.seed_of(server), self.graph
         between = self.distances(sets, sets)
-        tested = find_groups({str(row): one for row, one in enumerate(sets)}, self.alpha, LEAST, seed)
-        gamma = flt.threshold(between, tested.labels, how.gamma)
-        linked = flt.adjacency(between, gamma, how.adjacency)
+        tested = find_groups({str(row): one for row, one in enumerate(sets)}, self.alpha, SMALLEST_DIFFERENCE, seed)
+        gamma = flt.threshold(between, tested.labels, settings.gamma)
+        linked = flt.adjacency(between, gamma, settings.adjacency)
         np.fill_diagonal(linked, 0.0)
-        linked, groups = flt.controlled(linked, tested.labels, how.control, seed, stages.planted_labels(server, ids))
+        planted = stages.planted_labels(server, ids)
+        linked, groups = flt.controlled(linked, tested.labels, settings.control, seed, planted)
         server.state["tests"], server.state["verdict"] = None, {}
-        if how.control == "none":
+        if settings.control == "none":
             tests = tests_of(tested)
             leaf = {ids[int(row)]: node for row, node in tests["leaf"].items()}
             server.state["tests"] = Tests(**{**tests, "leaf": leaf})
             server.state["verdict"] = {str(label): verdict for label, verdict in enumerate(tested.verdicts)}
         return flt.Related(linked, groups, gamma, between)
 
-    def found_groups(self, server: ServerView, ids: Sequence[str]) -> flt.Related:
-        related = super().found_groups(server, ids)
+    def make_groups(self, server: ServerView, ids: Sequence[str]) -> flt.Related:
+        related = super().make_groups(server, ids)
         # Verdicts have the labels of the tests; the state needs the numbers that groups keep over time.
         number = {str(label): str(server.state["group"][id]) for id, label in zip(ids, related.groups, strict=True)}
-        server.state["verdict"] = {number[label]: said for label, said in server.state["verdict"].items()}
+        server.state["verdict"] = {number[label]: verdict for label, verdict in server.state["verdict"].items()}
         return related
 
     def distances(self, sets: flt.Sets, others: flt.Sets) -> Array:

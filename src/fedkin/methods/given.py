@@ -56,27 +56,26 @@ class Given(ServerMethod):
 
     def check(self, federation: Federation) -> None:
         """Raise ConfigError for an id that belongs to no client."""
-        told = {
+        ids_of = {
             "groups": [id for members in self.groups.values() for id in members],
-            "near": [each for id, others in self.near.items() for each in (id, *others)],
+            "near": [id for row in self.near.items() for id in (row[0], *row[1])],
             "keep_own": list(self.keep_own),
         }
-        for setting, ids in told.items():
+        for setting, ids in ids_of.items():
             for id in ids:
                 if id not in federation:
                     raise ConfigError(f"method.{setting}: no client {id!r}; {nearest(id, federation)}")
 
     def rows(self) -> dict[str, tuple[str, ...]]:
         """Return {client id: sorted ids whose models are averaged for it, its own included} of clients that share."""
-        found: dict[str, tuple[str, ...]] = {}
+        rows: dict[str, tuple[str, ...]] = {}
         for members in self.groups.values():
             if len(members) > 1:
-                found |= dict.fromkeys(members, tuple(sorted(members)))
+                rows |= dict.fromkeys(members, tuple(sorted(members)))
         near = {id: tuple(sorted({id, *others})) for id, others in self.near.items() if {id} != {id, *others}}
         # A client whose model others need shares it, even if it uses no other model.
-        needed = {other: (other,) for row in near.values() for other in row if other not in found}
-        found |= needed | near
-        return dict(sorted(found.items()))
+        needed = {other: (other,) for row in near.values() for other in row if other not in rows}
+        return dict(sorted((rows | needed | near).items()))
 
     def start(self, server: ServerView) -> None:
         """Set the server's state.
@@ -108,7 +107,7 @@ class Given(ServerMethod):
         if message["own"]:
             own: Params = client.state.get("own", client.initial)
             return own
-        weights, bias = (math.inf if one is None else one for one in (self.pull_weights, self.pull_bias))
+        weights, bias = (math.inf if pull is None else pull for pull in (self.pull_weights, self.pull_bias))
         return with_own_head(client, message.params, Strength(weights, bias))
 
     # -- at the server ----------------------------------------------------------------------------------------
@@ -120,19 +119,20 @@ class Given(ServerMethod):
         mean = None if self.near else Mean(group={id: rows[id][0] for id in sampled if id in rows})
         replies = yield from Ask("train", messages, mean)
         if mean is not None:
-            means = mean.by_group(replies)
+            group_means = mean.by_group(replies)
             old = server.state["models"]
-            server.state["models"] = {id: means.get(row[0], old[id]) for id, row in rows.items()}
+            server.state["models"] = {id: group_means.get(row[0], old[id]) for id, row in rows.items()}
             return
+        shared = {id: reply for id, reply in replies.items() if "params" in reply}
         new: dict[str, Params] = dict(server.state["models"])
-        made: dict[tuple[str, ...], Params] = {}
+        means: dict[tuple[str, ...], Params] = {}
         for id, row in rows.items():
-            if row not in made:
-                there = [other for other in row if other in replies and "params" in replies[other]]
-                models = {other: replies[other].params for other in there}
-                share = {other: float(replies[other]["n"]) for other in there}
-                made[row] = weighted_mean(models, share) if there else new[id]
-            new[id] = made[row]
+            if row not in means:
+                answered = {other: shared[other] for other in row if other in shared}
+                share = {other: float(reply["n"]) for other, reply in answered.items()}
+                models = {other: reply.params for other, reply in answered.items()}
+                means[row] = weighted_mean(models, share) if models else new[id]
+            new[id] = means[row]
         server.state["models"] = new
 
     def offer(self, server: ServerView, id: str) -> Message:

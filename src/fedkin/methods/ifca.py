@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field
 
 from fedkin.flow import Ask, ClientFlow, Fit, Infer, Message, Params, ServerFlow, phase
-from fedkin.forms import COUNT, NET, Whole
+from fedkin.forms import COUNT, NET, Integer
 from fedkin.keys import key
 from fedkin.learning.aggregate import aggregated
 from fedkin.learning.losses import per_sample
@@ -69,13 +69,13 @@ class Ifca(Clustered, SigningMethod):
         models: dict[str, Params] = {"0": common}
         for number in range(1, self.wanted(server)):
             drawn = redrawn(server.net, key(server.seed, "", 0, f"cluster {number}"))
-            whole = self.redraw == "net" and self.share == "nothing" and not self.warmup
-            models[str(number)] = {**common, **(drawn if whole else head_of(drawn))}
+            whole_net = self.redraw == "net" and self.share == "nothing" and not self.warmup
+            models[str(number)] = {**common, **(drawn if whole_net else head_of(drawn))}
         server.state["models"] = models
 
     # -- at a client ------------------------------------------------------------------------------------------
 
-    @phase(params=NET, cluster=Whole(high=lambda at: len(_received(at.asked)) - 1), n=COUNT)
+    @phase(params=NET, cluster=Integer(high=lambda at: len(_received(at.asked)) - 1), n=COUNT)
     def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Find the model with the smallest loss (Algorithm 1, line 6), then train it (line 8)."""
         models = _received(message)

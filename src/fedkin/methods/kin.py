@@ -25,7 +25,7 @@ from scipy import stats
 from torch import Tensor
 
 from fedkin.flow import Ask, ClientFlow, Fit, Infer, Message, Params, ServerFlow, phase
-from fedkin.forms import COUNT, HEAD, NET, Shaped, Whole
+from fedkin.forms import COUNT, HEAD, NET, Integer, Shaped
 from fedkin.graph import Graph, Verdicts, place
 from fedkin.learning.aggregate import Rule
 from fedkin.learning.losses import per_sample
@@ -61,8 +61,8 @@ MIN_TRIAL = 3  # with fewer trial rounds nothing is chosen: groups with shared h
 MIN_HOLDOUT = 30  # with fewer held-out samples of all clients together nothing is chosen
 FOLD, BLOCKS = 5, 25  # a client's samples are BLOCKS blocks in stored order, and one block in FOLD is held out
 DOUBT = 1.0  # within so many standard errors, groups and a stronger pull are preferred
-OWN = Strength(1.0, 1.0)  # pull of the heads whose mean is a level's second shared head
-CUT = 0.25  # share of the clients' differences in cost that is clipped at either end
+OWN_HEAD = Strength(1.0, 1.0)  # pull of the heads whose mean is a level's second shared head
+CLIPPED = 0.25  # share of the clients' differences in cost that is clipped at either end
 
 
 class Kin(SigningMethod):
@@ -139,47 +139,47 @@ class Kin(SigningMethod):
     @phase(n=COUNT, params=NET.when(lambda at: not at.asked["alone"]))
     def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Train a level's model; on four fifths of the samples while levels are on trial."""
-        kept = client.train.take(held_out(client.size)[0]) if message["trial"] else None
-        training = None if kept is None else in_proportion(client.training, len(kept), client.size)
+        part = client.train.take(held_out(client.size)[0]) if message["trial"] else None
+        training = None if part is None else in_proportion(client.training, len(part), client.size)
         if not message["alone"]:
-            fitted = yield from Fit(message.params, data=kept, training=training)
-            return Message(n=client.size if kept is None else len(kept), params=fitted.params)
+            fitted = yield from Fit(message.params, data=part, training=training)
+            return Message(n=client.size if part is None else len(part), params=fitted.params)
         # A client that stays alone will use this model, so it trains on all samples from the first round.
         fitted = yield from Fit(own_model(client, message))
         client.state["own"] = fitted.params
-        if kept is not None:
-            fitted = yield from Fit(client.state.get("trial", client.initial), data=kept, training=training)
+        if part is not None:
+            fitted = yield from Fit(client.state.get("trial", client.initial), data=part, training=training)
             client.state["trial"] = fitted.params
         return Message(n=client.size)
 
     @phase(n=COUNT, params=HEAD)
     def solve_head(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Return the client's own head, fitted to the samples that it trains on during the trial."""
-        kept = client.train.take(held_out(client.size)[0])
-        features = yield from Infer(message.params, "features", data=kept)
-        (head,) = pulled_heads(message.params, features, kept.labels(), [OWN], client.task)
-        return Message(n=len(kept), params=head_of(with_head(message.params, head)))
+        part = client.train.take(held_out(client.size)[0])
+        features = yield from Infer(message.params, "features", data=part)
+        (head,) = pulled_heads(message.params, features, part.labels(), [OWN_HEAD], client.task)
+        return Message(n=len(part), params=head_of(with_head(message.params, head)))
 
-    @phase(n=Whole(), costs=Shaped(lambda at: len(strengths(at.task)), dtype=torch.float64))
+    @phase(n=Integer(), costs=Shaped(lambda at: len(strengths(at.task)), dtype=torch.float64))
     def judge(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Return the mean loss on the held-out samples under each strength."""
-        kept, held = (client.train.take(rows) for rows in held_out(client.size))
+        part, test = (client.train.take(rows) for rows in held_out(client.size))
         tried = strengths(client.task)
-        if not len(held):
+        if not len(test):
             return Message(n=0, costs=torch.zeros(len(tried), dtype=torch.float64))
-        loss, targets = per_sample(client.task), held.labels()
+        loss, targets = per_sample(client.task), test.labels()
         params = client.state.get("trial", client.initial) if message["alone"] else message.params
         if message["alone"] or not can_pull(params, client.task):
-            outputs = yield from Infer(params, "logits", data=held)
+            outputs = yield from Infer(params, "logits", data=test)
             cost = loss(outputs.double(), targets).double().mean()
             # Without a head to pull, all strengths have the same cost.
             costs = torch.full((len(tried),), float(cost), dtype=torch.float64)
-            return Message(n=len(held), costs=costs)
-        features = yield from Infer(params, "features", data=kept)
-        tests = (yield from Infer(params, "features", data=held)).double()
-        x = torch.cat([tests, torch.ones(len(tests), 1, dtype=torch.float64)], 1)
-        heads = pulled_heads(params, features, kept.labels(), tried, client.task)
-        return Message(n=len(held), costs=torch.stack([loss(x @ head, targets).mean() for head in heads]))
+            return Message(n=len(test), costs=costs)
+        features = yield from Infer(params, "features", data=part)
+        test_features = (yield from Infer(params, "features", data=test)).double()
+        x = torch.cat([test_features, torch.ones(len(test), 1, dtype=torch.float64)], 1)
+        heads = pulled_heads(params, features, part.labels(), tried, client.task)
+        return Message(n=len(test), costs=torch.stack([loss(x @ head, targets).mean() for head in heads]))
 
     def use(self, client: ClientView, message: Message) -> Params | ClientFlow[Params]:
         """The client's own model if it is alone, else the level's model, with its head pulled to the shared one."""
@@ -199,7 +199,7 @@ class Kin(SigningMethod):
             server, server.state, unsigned(server, sampled, () if again else state["signatures"])
         )
         if signed:
-            take(server, signed, self)
+            update_groups(server, signed, self)
         ids = [id for id in sampled if id in state["group"]]
         if ids and not state["choice"] and server.round > state["trial_end"]:
             yield from self.choose(server, ids)
@@ -238,19 +238,19 @@ class Kin(SigningMethod):
                 solved[level] = yield from self.mean_heads(server, level, ids)
             again, _ = yield from self.judged(server, ids, solved)
         # In doubt the earlier candidate wins; models with mean heads and own heads come last.
-        first, later = strengths(server.task)[0], strengths(server.task)[1:]
-        candidates = [(solved, first), *((trained, one) for one in (first, *later)), *((solved, one) for one in later)]
-        both = {
+        first, *weaker = strengths(server.task)
+        candidates = [(solved, first), (trained, first), *((models, s) for models in (trained, solved) for s in weaker)]
+        table = {
             id: np.concatenate([again[id][:, :1], costs[id], again[id][:, 1:]], axis=1) for id in costs if id in again
         }
-        if both:
-            enough = sum(sizes[id] for id in both) >= MIN_HOLDOUT
+        if table:
+            enough = sum(sizes[id] for id in table) >= MIN_HOLDOUT
             levels = list(trained)
-            level, place = best_candidate(both, sizes, levels) if enough else (levels[-1], 1)
-            leads = leads_of(both, sizes, levels, (level, place)) if enough else {}
+            level, place = best_candidate(table, sizes, levels) if enough else (levels[-1], 1)
+            leads = leads_of(table, sizes, levels, (level, place)) if enough else {}
             models, strength = candidates[place]
             state["models"] = {level: models[level]}
-            state["choice"] = chosen(level, strength, leads)
+            state["choice"] = {"level": level, **strength._asdict(), "leads": leads}
 
     def mean_heads(self, server: ServerView, level: str, ids: Sequence[str]) -> ServerFlow[dict[str, Params]]:
         """A level's models, with the mean of its clients' own heads in place of each shared head.
@@ -262,11 +262,11 @@ class Kin(SigningMethod):
         asked = [id for id in ids if nodes[id] in models and not alone(server.state, level, id)]
         if not asked:
             return models
-        near = {id: nodes[id] for id in asked}
+        node_of_client = {id: nodes[id] for id in asked}
         messages = {id: self.message(server, level, id) for id in asked}
-        replies = yield from Ask("solve_head", messages, mean_asked(self.weights, self.aggregate, near))
+        replies = yield from Ask("solve_head", messages, mean_asked(self.weights, self.aggregate, node_of_client))
         heads: dict[str, Params] = {node: head_of(model) for node, model in models.items()}
-        heads = cluster_means(heads, near, replies, self.weights, self.aggregate)
+        heads = cluster_means(heads, node_of_client, replies, self.weights, self.aggregate)
         return {node: {**model, **heads[node]} for node, model in models.items()}
 
     def judged(
@@ -356,8 +356,8 @@ def held_out(n: int) -> tuple[list[int], list[int]]:
     ([0, 1, 3, 4, 5], [2])
     """
     rows = np.arange(n)
-    held = (rows * min(BLOCKS, max(n, 1)) // max(n, 1)) % FOLD == FOLD // 2
-    return rows[~held].tolist(), rows[held].tolist()
+    out = (rows * min(BLOCKS, max(n, 1)) // max(n, 1)) % FOLD == FOLD // 2
+    return rows[~out].tolist(), rows[out].tolist()
 
 
 def in_proportion(training: Training, kept: int, n: int) -> Training:
@@ -389,9 +389,9 @@ def best_candidate(
         mean, error = excess(candidate, best)
         return mean <= DOUBT * error
 
-    pooled = np.array([excess(one, 0)[0] for one in range(len(levels) * columns)]).reshape(-1, columns)
+    pooled = np.array([excess(candidate, 0)[0] for candidate in range(len(levels) * columns)]).reshape(-1, columns)
     best_of_level = [row * columns + int(np.argmin(pooled[row])) for row in range(len(levels))]
-    level = max(row for row, one in enumerate(best_of_level) if doubted(one, int(np.argmin(pooled))))
+    level = max(row for row, candidate in enumerate(best_of_level) if doubted(candidate, int(np.argmin(pooled))))
     best = best_of_level[level]
     column = min(at for at in range(columns) if doubted(level * columns + at, best))
     return levels[level], column
@@ -402,8 +402,8 @@ def excess_in(
 ) -> Callable[[int, int], tuple[float, float]]:
     """Return f(candidate, other) = (excess cost, its standard error), by place in the flattened table of costs.
 
-    Differences are clipped at their lower and upper CUT quantiles over clients, and a client's size at the median, so
-    that a few clients cannot decide for all.
+    The share CLIPPED of the differences is clipped at either end, and a client's size at the median, so that a few
+    clients cannot decide for all.
     """
     ids = sorted(costs)
     table = np.stack([costs[id].ravel() for id in ids])  # [clients, candidates]
@@ -413,7 +413,7 @@ def excess_in(
 
     def excess(candidate: int, other: int) -> tuple[float, float]:
         values = table[:, candidate] - table[:, other]
-        values = np.clip(values, *np.quantile(values, [CUT, 1 - CUT]))
+        values = np.clip(values, *np.quantile(values, [CLIPPED, 1 - CLIPPED]))
         mean = float(share @ values)
         return mean, math.sqrt(float(share**2 @ (values - mean) ** 2))
 
@@ -430,98 +430,93 @@ def leads_of(
     fewer than 4 clients the result is empty.
     """
     excess, columns, count = excess_in(costs, sizes), next(iter(costs.values())).shape[1], len(costs)
-    free = count - 2 * int(CUT * count) - 1
+    free = count - 2 * int(CLIPPED * count) - 1
     mine = levels.index(choice[0]) * columns + choice[1]
     leads = {}
     for row, level in enumerate(levels):
         if level == choice[0] or count < 4:
             continue
         lead, error = min(excess(row * columns + column, mine) for column in range(columns))
-        error *= math.sqrt(count / (count - 1)) / (1 - 2 * CUT)
+        error *= math.sqrt(count / (count - 1)) / (1 - 2 * CLIPPED)
         half = float(stats.t.ppf(0.975, free)) * error
         leads[level] = [lead, lead - half, lead + half]
     return leads
 
 
-def chosen(level: str, strength: Strength, leads: Mapping[str, list[float]] | None = None) -> dict[str, Any]:
-    """Return a choice as the state stores it."""
-    return {"level": level, "weights": strength.weights, "bias": strength.bias, "leads": dict(leads or {})}
-
-
 def branches(tests: Tests, group: Mapping[str, str]) -> dict[str, str]:
     """{group: branch} (`Evidence.branches`); a group that is below no spread is its own branch."""
-    found = evidence_of(tests).branches(group)
-    return {number: number if found[number] is None else f"branch {found[number]}" for number in sorted(found, key=int)}
+    spreads = sorted(evidence_of(tests).branches(group).items(), key=lambda item: int(item[0]))
+    return {number: number if spread is None else f"branch {spread}" for number, spread in spreads}
 
 
 # -- at the server: who signs, when groups are found, who joins them --------------------------------------------------
 
 
-def level_of_look(alpha: float, look: int) -> float:
-    """Level of search number `look` = 1, 2, ..: alpha / (look (look + 1)), so that all searches use at most alpha.
+def alpha_of_search(alpha: float, search: int) -> float:
+    """Test level of search number 1, 2, ..: alpha / (search (search + 1)), so that all searches use at most alpha.
 
-    >>> sum(level_of_look(0.001, look) for look in range(1, 1000)) < 0.001
+    >>> sum(alpha_of_search(0.001, search) for search in range(1, 1000)) < 0.001
     True
     """
-    return alpha / (look * (look + 1))
+    return alpha / (search * (search + 1))
 
 
-def verdicts(server: ServerView, ids: Iterable[str], how: Kin) -> Verdicts:
+def verdicts(server: ServerView, ids: Iterable[str], method: Kin) -> Verdicts:
     """Test these clients' signatures at the level of the last search."""
     state = server.state
     signatures = {id: state["signatures"][id] for id in ids}
-    return verdicts_of(server, signatures, level_of_look(how.alpha, state["looks"]), how.least)
+    return verdicts_of(server, signatures, alpha_of_search(method.alpha, state["looks"]), method.least)
 
 
-def take(server: ServerView, signed: Mapping[str, Tensor], how: Kin) -> None:
+def update_groups(server: ServerView, signed: Mapping[str, Tensor], method: Kin) -> None:
     """Store these signatures; then find all groups again, or let their senders join the existing groups.
 
     Groups are found at first, if a client signed again, and once more clients have joined than groups were found from.
     """
     state = server.state
-    watch_members(server, state["group"], how.alpha)
+    watch_members(server, state["group"], method.alpha)
     new = [id for id in signed if id not in state["group"]]
     founders = len(state["group"]) - len(state["placed"])
     state["signatures"] = {**state["signatures"], **signed}
     if len(new) < len(signed) or len(state["placed"]) + len(new) > founders:
-        _look(server, how)
+        _search(server, method)
     else:
-        _join(server, new, how)
+        _join(server, new, method)
     server.graph = graph_of(server)
 
 
-def _look(server: ServerView, how: Kin) -> None:
+def _search(server: ServerView, method: Kin) -> None:
     """Find all groups and the levels above them, and put the levels on trial.
 
     If groups were trained, each group continues from the model of the old group of most of its members.
     """
     state = server.state
     state["looks"], state["placed"] = state["looks"] + 1, {}
-    tested = verdicts(server, list(state["signatures"]), how)
+    tested = verdicts(server, state["signatures"], method)
     before = [int(state["group"][id]) if id in state["group"] else None for id in tested.ids]
     numbers = continued(tested.labels.tolist(), before, [int(number) for number in state["verdict"]])
-    whole, old = common(server), state["models"].get("groups", {})
-    by_itself = {id for id in state["group"] if alone(state, list(state["models"])[-1], id)}
+    mean, old = common(server), state["models"].get("groups", {})
+    were_alone = {id for id in state["group"] if alone(state, list(state["models"])[-1], id)}
     models: dict[str, Params] = {}
     for label, ((number, parent), verdict) in enumerate(zip(numbers, tested.verdicts, strict=True)):
         first = tested.members(label)[0]
         # A client that stays alone, or is new and alone, keeps its model; others start from a model of the server.
-        if verdict != "alone" or (first in state["group"] and (first not in by_itself or str(parent) in old)):
-            models[str(number)] = old.get(str(parent), whole)
+        if verdict != "alone" or (first in state["group"] and (first not in were_alone or str(parent) in old)):
+            models[str(number)] = old.get(str(parent), mean)
     state["group"] = {id: str(numbers[label][0]) for id, label in tested.groups.items()}
     state["verdict"] = {str(number): verdict for (number, _), verdict in zip(numbers, tested.verdicts, strict=True)}
     state["tests"] = tests_of(tested)
     state["branch"] = branches(state["tests"], state["group"])
     state["models"] = {
-        level: models if level == "groups" else dict.fromkeys(sorted(set(nodes_of(state, level).values())), whole)
-        for level in levels_of(state, how.degrees)
+        level: models if level == "groups" else dict.fromkeys(sorted(set(nodes_of(state, level).values())), mean)
+        for level in levels_of(state, method.degrees)
     }
-    rounds = server.training.rounds - server.round + 1 if how.regroup_every is None else how.regroup_every
+    rounds = server.training.rounds - server.round + 1 if method.regroup_every is None else method.regroup_every
     state["trial_end"], state["choice"] = server.round - 1 + rounds // 2, {}
-    if how.degrees == "groups" or rounds // 2 < MIN_TRIAL:
+    if method.degrees == "groups" or rounds // 2 < MIN_TRIAL:
         level = list(state["models"])[-1]
         state["models"] = {level: state["models"][level]}
-        state["choice"] = chosen(level, SHARED)
+        state["choice"] = {"level": level, **SHARED._asdict(), "leads": {}}
 
 
 def levels_of(state: dict[str, Any], degrees: str) -> list[str]:
@@ -529,20 +524,17 @@ def levels_of(state: dict[str, Any], degrees: str) -> list[str]:
     if degrees == "groups":
         return ["groups"]
     count = {level: len(set(nodes_of(state, level).values())) for level in LEVELS}
-    return [
-        level for level in LEVELS
-        if (level == "all") or (level == "branches" and 1 < count[level] < count["groups"])
-        or (level == "groups" and count[level] > 1)
-    ]  # fmt: skip
+    branches = ["branches"] if 1 < count["branches"] < count["groups"] else []
+    return ["all", *branches, *(["groups"] if count["groups"] > 1 else [])]
 
 
-def _join(server: ServerView, ids: Sequence[str], how: Kin) -> None:
+def _join(server: ServerView, ids: Sequence[str], method: Kin) -> None:
     """Place newcomers in groups; no other client moves. A newcomer without a group is alone, with the common model."""
-    state, whole = server.state, common(server)
+    state, mean = server.state, common(server)
     group, verdict, branch = dict(state["group"]), dict(state["verdict"]), dict(state["branch"])
     models = {level: dict(nodes) for level, nodes in state["models"].items()}
     free = max(map(int, verdict)) + 1
-    joined = nearest(server, {id: state["signatures"][id] for id in ids}, how)
+    joined = nearest(server, {id: state["signatures"][id] for id in ids}, method)
     for id in by_content(ids, state["signatures"]):
         number = joined[id]
         if number is None:
@@ -552,15 +544,15 @@ def _join(server: ServerView, ids: Sequence[str], how: Kin) -> None:
             verdict[number] = "same"
         group[id] = number
         for level in models:
-            models[level].setdefault(node_of({**state, "branch": branch}, level, number), whole)
+            models[level].setdefault(node_of({**state, "branch": branch}, level, number), mean)
     state["group"], state["verdict"], state["branch"], state["models"] = group, verdict, branch, models
     state["placed"] = {**state["placed"], **dict.fromkeys(ids, True)}
 
 
-def nearest(server: ServerView, signed: Mapping[str, Tensor], how: Kin) -> dict[str, str | None]:
+def nearest(server: ServerView, signed: Mapping[str, Tensor], method: Kin) -> dict[str, str | None]:
     """Test these newcomers against every group; return {client id: its group, or None}."""
     group, placed = server.state["group"], server.state["placed"]
-    tested = verdicts(server, [id for id in group if id not in placed], how)
+    tested = verdicts(server, [id for id in group if id not in placed], method)
     number = [group[tested.members(label)[0]] for label in range(len(tested.verdicts))]
     joins = {id: place(signature_in(data), tested).group for id, data in signed.items()}
     return {id: None if label is None else number[label] for id, label in joins.items()}
@@ -584,27 +576,24 @@ def graph_of(server: ServerView) -> Graph:
     """Weights of 1 inside the groups of the tests; each client's verdict, and the tests behind the groups."""
     state = server.state
     graph = members_graph(state["group"], sorted(state["verdict"], key=int), server.round)
-    each = {id: state["verdict"][number] for id, number in state["group"].items()}
-    return graph.tested(each, evidence_of(state["tests"]))
+    verdicts = {id: state["verdict"][number] for id, number in state["group"].items()}
+    return graph.tested(verdicts, evidence_of(state["tests"]))
 
 
 def figures(state: dict[str, Any]) -> dict[str, float | None]:
     """For the records: groups of several clients, clients alone, the choice, the smallest p, leads (`leads_of`)."""
     verdicts = [state["verdict"][number] for number in state["group"].values()]
     p = [value for node in state["tests"]["tree"].values() for value in node["p"].values()]
-    choice = state["choice"]
-    finite = {key: choice[key] for key in ("weights", "bias") if choice and choice[key] < math.inf}
-    leads = choice["leads"] if choice else {}
+    choice = state["choice"] or {**SHARED._asdict(), "leads": {}}
     return {
         "groups": sum(verdict != "alone" for verdict in state["verdict"].values()),
         "alone": verdicts.count("alone"),
-        "level": LEVELS.index(choice["level"]) if choice else None,
-        "pull_weights": finite.get("weights"),
-        "pull_bias": finite.get("bias"),
+        "level": LEVELS.index(choice["level"]) if "level" in choice else None,
+        **{f"pull_{name}": choice[name] if choice[name] < math.inf else None for name in ("weights", "bias")},
         "smallest_p": min(p, default=None),
         **{
             f"lead_{level}{part}": value
-            for level, lead in leads.items()
+            for level, lead in choice["leads"].items()
             for part, value in zip(("", "_low", "_high"), lead, strict=True)
         },
     }

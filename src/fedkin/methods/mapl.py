@@ -94,7 +94,8 @@ class CollaborationSettings(Settings):
         n = np.array([1 if self.terms == "similarity" else counts[id] for id in ids], dtype=np.float64)
         s = np.ones(len(ids))
         if self.terms != "confidence":
-            s = similarity(self._similarity, [heads[id] for id in ids], start, place)
+            kind = self.similarity or {"solve": "change", "paper": "weights", "released": "rows"}[self.step]
+            s = similarity(kind, [heads[id] for id in ids], start, place)
         if self.step == "solve":
             return dict(zip(ids, self.solved(s, place, n).tolist(), strict=True))
         w = np.array([last.get(id, 0.0) for id in ids])
@@ -123,17 +124,12 @@ class CollaborationSettings(Settings):
             s, own, trust=trust, mu1=self.mu1, mu2=mu2, beta=beta * np.sqrt(count), eps=self.eps
         )
 
-    def least(self, neighbours: int) -> float | None:
-        """The least weight of an edge for a peer with this number of neighbours; None: every pair has an edge."""
+    def smallest_weight(self, neighbours: int) -> float | None:
+        """The smallest weight of an edge for a peer with this number of neighbours; None: every pair has an edge."""
         if self.threshold is None and self.step == "released":
             return None
         threshold = (0.1 if self.step == "solve" else 0.0) if self.threshold is None else self.threshold
         return threshold / (neighbours + 1)
-
-    @property
-    def _similarity(self) -> str:
-        own = {"solve": "change", "paper": "weights", "released": "rows"}
-        return self.similarity or own[self.step]
 
     @property
     def _weights(self) -> tuple[float, float]:
@@ -196,11 +192,11 @@ class Mapl(PeerMethod):
         """Add a projection f_psi and prototypes xi [K, d] to body and head (Section 4.1)."""
         width = net.width(task)
 
-        def made() -> dict[str, nn.Module]:
+        def modules() -> dict[str, nn.Module]:
             projection = contrastive.Projection(width, self.hidden or 8 * width, width)
             return {"projection": projection, "prototypes": contrastive.prototypes(task.classes, width)}
 
-        return net.extended(made, key)
+        return net.extended(modules, key)
 
     def join(self, peer: PeerView) -> None:
         """Set a peer's state.
@@ -215,7 +211,7 @@ class Mapl(PeerMethod):
         """Algorithm 3 at one peer i, one round t."""
         # Line 2, local step 1 (PML, Algorithm 1): h_i and xi_i descend the regularised loss, Eq. 2.
         fitted = yield from Fit(peer.state["params"], self.objective())
-        to = receivers(peer.state, peer.neighbours)
+        to = [id for id in peer.neighbours if id not in peer.state["refused_by"]]
         row: Row | None = None
         wants: dict[str, bool] = {}
         # Line 3: t >= T_thr.
@@ -225,7 +221,7 @@ class Mapl(PeerMethod):
             heads = yield from Share(dict.fromkeys(to, head), phase="head")
             # Line 5, local step 2 (CGL, Algorithm 2): learn w_i, Eq. 9. Edges of weight 0 are dropped.
             learned = self.weights(peer, {peer.id: head, **heads})
-            row = kept(learned, peer.id, self.graph.least(len(peer.neighbours)))
+            row = pruned(learned, peer.id, self.graph.smallest_weight(len(peer.neighbours)))
             wants = requests(
                 peer.state, peer.neighbours, learned.keys(), row.keys(),
                 lambda id: peer.rng(f"probe {id}").random() < self.graph.probe,
@@ -233,10 +229,11 @@ class Mapl(PeerMethod):
         # Line 7: share the prototypes with the neighbours.
         own = self.message(peer, fitted.params)
         inbox = yield from Share(outbox(to, own, wants), phase="prototypes")
-        remember(peer.state, inbox)
+        store_requests(peer.state, inbox)
         # Line 8, local step 3: xi_i <- w_ii xi_i + sum_j w_ij xi_j, over the neighbours j whose message arrived.
         messages = {peer.id: own, **{id: message for id, message in inbox.items() if "prototypes" in message}}
-        row = uniform(messages) if row is None else among(row, peer.id, messages)
+        equal = {id: 1 / len(messages) for id in sorted(messages)}
+        row = equal if row is None else restricted(row, peer.id, messages)
         peer.state.update({"params": self.mixed(peer, fitted.params, messages, row), "weights": row})
 
     def objective(self) -> TwoViews:
@@ -390,11 +387,6 @@ def released_similarity(s: Array, own: int) -> Array:
     return np.asarray(scaled)
 
 
-def uniform(ids: Collection[str]) -> Row:
-    """Equal weights, which sum to 1."""
-    return {id: 1 / len(ids) for id in sorted(ids)}
-
-
 def previous(own: str, heard: Collection[str], weights: Mapping[str, float], dropped: Iterable[str]) -> Row:
     """Return the weights that this round's step starts from: the last ones, and an equal share for new peers.
 
@@ -404,16 +396,16 @@ def previous(own: str, heard: Collection[str], weights: Mapping[str, float], dro
     return dict.fromkeys(heard, 1 / len(heard)) | dict.fromkeys(dropped, 0.0) | dict(last)
 
 
-def kept(row: Row, own: str, least: float | None) -> Row:
-    """The row without other peers of weight 0 or below `least` (None: keep all), scaled to sum to 1."""
-    return among(row, own, {id for id, w in row.items() if least is None or (w > 0 and w >= least)})
+def pruned(row: Row, own: str, low: float | None) -> Row:
+    """The row without other peers of weight 0 or below `low` (None: keep all), scaled to sum to 1."""
+    return restricted(row, own, {id for id, w in row.items() if low is None or (w > 0 and w >= low)})
 
 
-def among(row: Row, own: str, ids: Container[str]) -> Row:
+def restricted(row: Row, own: str, ids: Container[str]) -> Row:
     """The row's entries of `own` and of `ids`, scaled to sum to 1."""
-    left = {id: w for id, w in row.items() if id == own or id in ids}
-    total = sum(left.values())
-    return {id: w / total for id, w in left.items()} if total > 0 else {own: 1.0}
+    weights = {id: w for id, w in row.items() if id == own or id in ids}
+    total = sum(weights.values())
+    return {id: w / total for id, w in weights.items()} if total > 0 else {own: 1.0}
 
 
 def learned_graph(rows: Mapping[str, Mapping[str, float]]) -> Graph:
@@ -465,11 +457,6 @@ def owned_classes(peer: PeerView) -> Tensor:
 # -- which edges carry messages ---------------------------------------------------------------------------------------
 
 
-def receivers(state: dict[str, Any], neighbours: Sequence[str]) -> list[str]:
-    """The neighbours that want messages."""
-    return [id for id in neighbours if id not in state["refused_by"]]
-
-
 def requests(
     state: dict[str, Any], neighbours: Sequence[str], heard: AbstractSet[str], kept: AbstractSet[str],
     probes: Callable[[str], bool],
@@ -493,7 +480,7 @@ def outbox(to: Iterable[str], message: Message, wants: Mapping[str, bool]) -> di
     return dict(sorted(out.items()))
 
 
-def remember(state: dict[str, Any], inbox: Mapping[str, Message]) -> None:
+def store_requests(state: dict[str, Any], inbox: Mapping[str, Message]) -> None:
     """Update `state["refused_by"]` with the neighbours' requests."""
     wants = {id: message["want"] for id, message in inbox.items() if "want" in message}
     still = set(state["refused_by"]) - wants.keys()

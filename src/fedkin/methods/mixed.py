@@ -19,7 +19,7 @@ from torch import nn
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation
 from fedkin.flow import Ask, ClientFlow, Infer, Message, Params, ServerFlow, ServerMethod, phase
-from fedkin.forms import Sums, Whole
+from fedkin.forms import Integer, Sums
 from fedkin.learning.net import Net
 from fedkin.methods.blocks.vectors import Array
 from fedkin.tasks import Task
@@ -89,18 +89,16 @@ class Mixed(ServerMethod):
         xx=Sums(lambda at: at.width + 1, lambda at: at.width + 1, dtype=torch.float64),
         xy=Sums(lambda at: at.width + 1, lambda at: _targets(at.task), dtype=torch.float64),
         yy=Sums(lambda at: _targets(at.task), dtype=torch.float64),
-        n=Whole(1),
+        n=Integer(1),
     )
     def sums(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """The client's sums; for two classes those of the working targets at the current model."""
         x, y = yield from self.design(client)
-        if client.task.kind == "regression":
-            weight = np.ones(len(x))
-        else:
+        if client.task.kind != "regression":
             # X beta + X u_k [n], with u_k for the weights of the last message; zero at first.
             eta = x @ self.coefficients(client, x, y, message)[0] if "beta" in message else np.zeros(len(x))
             client.state["eta"] = torch.from_numpy(eta)
-            y, weight = working(eta, y)
+        y, weight = self.weighted_targets(client, y)
         wx = x * weight[:, None]
         sums = {"xx": x.T @ wx, "xy": wx.T @ y, "yy": (weight[:, None] * y * y).sum(0)}
         return Message(**{name: torch.from_numpy(np.ascontiguousarray(a)) for name, a in sums.items()}, n=client.size)
@@ -111,15 +109,17 @@ class Mixed(ServerMethod):
         x = np.c_[features.double().numpy(), np.ones(len(features))]
         return x, client.train.labels().double().numpy().reshape(len(x), -1)
 
+    def weighted_targets(self, client: ClientView, y: Array) -> tuple[Array, Array]:
+        """Targets [n, targets] and weights [n]; for two classes the working ones at the last linear predictor."""
+        if client.task.kind == "regression":
+            return y, np.ones(len(y))
+        eta = client.state.get("eta")
+        return working(np.zeros(len(y)) if eta is None or len(eta) != len(y) else eta.numpy(), y)
+
     def coefficients(self, client: ClientView, x: Array, y: Array, message: Message) -> Array:
         """Beta + u_k [targets, p]."""
         beta, ratios = (message[name].double().numpy() for name in ("beta", "ratios"))
-        if client.task.kind == "regression":
-            weight = np.ones(len(x))
-        else:
-            eta = client.state.get("eta")
-            eta = np.zeros(len(x)) if eta is None or len(eta) != len(x) else eta.numpy()
-            y, weight = working(eta, y)
+        y, weight = self.weighted_targets(client, y)
         wx = x * weight[:, None]
         return np.stack([b + blups(x.T @ wx, wx.T @ (y[:, k] - x @ b), ratios[k]) for k, b in enumerate(beta)])
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from fedkin.federation import Federation
 from fedkin.flow import Ask, Message, ServerFlow, phase
 from fedkin.forms import Shaped, Upto
-from fedkin.methods.blocks.clusters import Clustered, mean_of_clusters, numbered_by_size, train_clusters
+from fedkin.methods.blocks.clusters import Clustered, mean_of_clusters, numbered_by_size
 from fedkin.methods.blocks.vectors import Array
 from fedkin.settings import span
 from fedkin.views import ClientView, ServerView
@@ -65,7 +65,7 @@ class Pacfl(Clustered):
     def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
         state = server.state
         yield from self.take(server, [id for id in sampled if id not in state["bases"]])
-        yield from train_clusters(server, sampled, self.weights, self.aggregate)
+        yield from self.train_clusters(server, sampled)
         if state["cluster"]:
             self.record(server)
 

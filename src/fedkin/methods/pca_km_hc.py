@@ -83,7 +83,7 @@ class PcaKmHc(flt.Taskonomy, SigningMethod):
 
     # -- at the server ------------------------------------------------------------------------------------------
 
-    def signatures(self, server: ServerView, ids: Sequence[str], sizes: bool) -> ServerFlow[dict[str, Message]]:
+    def signatures(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[dict[str, Message]]:
         state = server.state
         if not ids:
             return {}

@@ -49,10 +49,6 @@ class PFedSim(ServerMethod):
     cosine: Literal["rows", "whole"] = "rows"
     predict: Literal["trained", "mixed"] = "trained"
 
-    def warm(self, server: ServerView) -> int:
-        """Number of rounds of FedAvg."""
-        return server.training.rounds_of(self.warmup)
-
     # -- at a client ------------------------------------------------------------------------------------------
 
     @phase(params=NET, n=COUNT)
@@ -70,7 +66,7 @@ class PFedSim(ServerMethod):
 
     def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
         """FedAvg in the first phase; in the second, bodies are mixed, sent, trained and kept."""
-        personal = server.round > self.warm(server)
+        personal = server.round > server.training.rounds_of(self.warmup)
         models = server.state["models"]
         mixed = self.mixed(server, [id for id in sampled if id in models])
         messages = {id: Message(params=mixed.get(id, server.state["params"]), personal=personal) for id in sampled}
@@ -80,7 +76,8 @@ class PFedSim(ServerMethod):
         trained = {id: reply.params for id, reply in replies.items()}
         if personal:
             server.state["models"] = {**models, **trained}
-            server.graph = self.similarity_graph(server)
+            ids, similar, weights = self.weights(server)
+            server.graph = Graph(tuple(ids), similar * (1 - np.eye(len(ids))), round=server.round, mixing=weights)
         else:
             server.state["params"] = mean_model(replies, "samples", self.aggregate, server.state["params"])
 
@@ -99,11 +96,6 @@ class PFedSim(ServerMethod):
         rows = weights[[ids.index(id) for id in wanted]]
         bodies = [body_of(server.state["models"][id]) for id in ids]
         return dict(zip(wanted, mixed_bodies(bodies, rows), strict=True))
-
-    def similarity_graph(self, server: ServerView) -> Graph:
-        """The graph of weights s without its diagonal, with the matrix a as `mixing`."""
-        ids, similar, weights = self.weights(server)
-        return Graph(tuple(ids), similar * (1 - np.eye(len(ids))), round=server.round, mixing=weights)
 
     # -- the model that a client uses ---------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ from fedkin.codec import Tree
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation
 from fedkin.flow import Ask, ClassVectors, ClientFlow, Fit, Infer, Message, Params, ServerFlow, phase
-from fedkin.forms import BODY, COUNT, HEAD, Fields, Shaped, Wholes
+from fedkin.forms import BODY, COUNT, HEAD, Fields, Integers, Shaped
 from fedkin.keys import rng
 from fedkin.learning.aggregate import weighted_mean
 from fedkin.learning.losses import Batch, class_means, masked_mean
@@ -43,7 +43,7 @@ from fedkin.settings import Settings, span
 from fedkin.views import ClientView, ServerView, View
 
 SENT: Fields = {
-    "head": HEAD, "anchors": Shaped("owned", "width"), "classes": Wholes("owned", below="classes", rising=True),
+    "head": HEAD, "anchors": Shaped("owned", "width"), "classes": Integers("owned", below="classes", rising=True),
     "n": COUNT,
 }  # fmt: skip
 _OWN = ("both", "heads", "anchors")  # similarities of this method, besides those of fedkin.graph
@@ -227,17 +227,15 @@ class SfmtlGraph(SigningMethod):
 
         For more than 5,000 clients: a csr_array that links each only with its nearest, K for knn:K, else 16.
         """
-        how = self.graph
-        similar = similarity(server, replies, how, self.alpha)
+        similar = similarity(server, replies, self.graph, self.alpha)
         if len(replies) > stages.LARGEST:
-            return nearest_only(similar, how.sparsify)
-        return stages.dense(graph.sparsify_stage(how.sparsify)(similar))
+            return nearest_only(similar, self.graph.sparsify)
+        return graph.sparsify_stage(self.graph.sparsify)(similar)
 
     def communities(self, server: ServerView, ids: Sequence[str], weights: Any) -> tuple[Any, Labels]:
         """(the graph after the control [n, n], community of each client [n]), Eq. (12)."""
         how, planted = self.graph, stages.planted_labels(server, ids)
-        changed = graph.control_stage(how.control)(weights, planted=planted, seed=server.key("control"))
-        weights = changed if len(ids) > stages.LARGEST else stages.dense(changed)
+        weights = graph.control_stage(how.control)(weights, planted=planted, seed=server.key("control"))
         if how.from_test:
             return weights, group_labels(server.state["same"], ids)
         find = graph.groups_stage(how.groups)

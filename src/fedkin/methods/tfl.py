@@ -122,7 +122,7 @@ class Tfl(Minimax):
         prior = filled(server.state["prior"], server.clients)
         # lambda <- projection of lambda + eta_lambda dF / dlambda, Eq. (6, 7).
         if self.eta_lambda > 0:
-            losses = yield from self.heard(server, new, sampled)
+            losses = yield from self.estimated_losses(server, new, sampled)
             if losses is not None:
                 slope = divergence_slope(self.weights(server), prior, self.divergence)
                 self.ascend(server, self.eta_lambda * (losses - self.q * slope))
@@ -173,33 +173,34 @@ def divergence_slope(weights: Array, prior: Array, divergence: str) -> Array:
 
 
 def learned(
-    vectors: Sequence[Tensor], how: Topology, *, planted: Any = None, seed: int = 0, control_seed: int = 0
+    vectors: Sequence[Tensor], settings: Topology, *, planted: Any = None, seed: int = 0, control_seed: int = 0
 ) -> Learned:
     """The graph of n clients with these vectors [d]; planted: their true groups [n], for the control "oracle"."""
     # With very many clients use the vectors themselves: `rows` may need a matrix of all pairs.
-    x = as_points(vectors) if len(vectors) > stages.LARGEST else rows(vectors, how.similarity)
+    x = as_points(vectors) if len(vectors) > stages.LARGEST else rows(vectors, settings.similarity)
     labels = np.arange(len(vectors))
-    if how.clusters is not None:
-        labels = grouped(x, how.clusters, seed)
+    if settings.clusters is not None:
+        labels = grouped(x, settings.clusters, seed)
         x = np.stack([x[labels == label].mean(axis=0) for label in range(labels.max() + 1)])
         planted = None  # the control's nodes are clusters
-    similar = graph.minmax(graph.similarity_stage(how.similarity)(x))
-    edges = graph.control_stage(how.control)(graph.epsilon(similar, how.epsilon), planted=planted, seed=control_seed)
-    central = centralities(edges, how, seed)[labels]
-    if how.clusters is None:
+    similar = graph.minmax(graph.similarity_stage(settings.similarity)(x))
+    affinity = graph.epsilon(similar, settings.epsilon)
+    edges = graph.control_stage(settings.control)(affinity, planted=planted, seed=control_seed)
+    central = centralities(edges, settings, seed)[labels]
+    if settings.clusters is None:
         return Learned(edges, central, None)
     if len(labels) > _LARGEST_WRITTEN_OUT:  # no edges: those between all members would be too many
         return Learned(sp.csr_array((len(labels), len(labels))), central, labels)
     return Learned(np.asarray(edges)[np.ix_(labels, labels)], central, labels)
 
 
-def centralities(edges: Any, how: Topology, seed: int = 0) -> Array:
+def centralities(edges: Any, settings: Topology, seed: int = 0) -> Array:
     """Centrality [n] of each node of the graph [n, n].
 
     Betweenness of more than 1,000 nodes is estimated from shortest paths that start at 200 of them.
     """
-    normalised = how.scale == "normalised"
-    match how.centrality:
+    normalised = settings.scale == "normalised"
+    match settings.centrality:
         case "betweenness" if edges.shape[0] > LARGEST_EXACT:
             return graph.sampled_betweenness(edges, SOURCES, seed=seed, normalised=normalised)[0]
         case "betweenness":

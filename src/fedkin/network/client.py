@@ -495,7 +495,7 @@ class NetworkClient(ServerConnection):
         """Return why there is no answer, for the server; text that may hold samples is only logged here."""
         if isinstance(error, Unmeasured):
             self.say(words_of(error))
-            return error.told
+            return error.public
         return words_of(error)
 
     # -- states ---------------------------------------------------------------------------------------------------

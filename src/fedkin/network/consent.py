@@ -22,13 +22,13 @@ from fedkin.forms import (
     Fields,
     Flag,
     Form,
+    Integer,
+    Integers,
     Number,
     Shaped,
     Sometimes,
     Upto,
     Weights,
-    Whole,
-    Wholes,
     length_of,
 )
 from fedkin.learning.metrics import file_of
@@ -249,11 +249,11 @@ def _describe(form: Form, context: Context) -> _Described:
             bound = math.prod(bounds) * width if len(bounds) == len(lengths) else None
             size = math.prod(words for words, _ in lengths if isinstance(words, int)) * width
             return _Described(f"numbers [{', '.join(str(words) for words, _ in lengths)}]", size, bound)
-        case Wholes():
+        case Integers():
             words, most = _length(form.dim, context)
             size = 8 * words if isinstance(words, int) else 0
             return _Described(f"whole numbers [{words}]", size, None if most is None else 16 * most)
-        case Whole():
+        case Integer():
             return _Described("a whole number", 8, 32)
         case Number():
             return _Described("a number", 8, 32)

@@ -72,7 +72,7 @@ def figures(scores: Mapping[str, Score], task: Task) -> dict[str, Any]:
         row["pooled"] = sum(score.right for score in tested) / count
         row["stderr"] = math.sqrt(row["pooled"] * (1 - row["pooled"]) / count)
     else:
-        together = pooled(task, [(score.n, score.marks) for score in tested])
+        together = pooled(task, [(score.n, score.scores) for score in tested])
         if values:
             row["weighted"] = float(np.average(values, weights=[n for _, n in determined]))
         for place, other in enumerate(more, 1):

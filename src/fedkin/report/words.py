@@ -475,7 +475,7 @@ def drawn_tests(
     rows = []
     for group in several[:_ROWS]:
         node = _node(group, tests)
-        said = "" if node is None else node.said() if node.rejected else node.least()
+        said = "" if node is None else node.summary() if node.rejected else node.smallest_p()
         rows.append({
             "group": group.number, "verdict": group.verdict, "size": len(group.members), "placed": group.placed,
             "words": _MEANINGS.get(group.verdict, ""), "said": said,
@@ -524,7 +524,7 @@ def _tree(
         group, tested = whole.get(node, ends.get(node)), tests.nodes[node]
         nodes.append({
             "parent": None if tested.parent is None else place[tested.parent], "size": tests.sizes[node],
-            "said": tested.said() if tested.p else "", "cut": bool(tests.children[node]),
+            "said": tested.summary() if tested.p else "", "cut": bool(tests.children[node]),
             "group": None if group is None else group.number, "verdict": None if group is None else group.verdict,
             "client": only.get(node), "left": hidden[place[node]], "level": levels.get(node),
         })  # fmt: skip

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
 
 import numpy as np
 import numpy.typing as npt
@@ -36,19 +38,6 @@ def cluster_means(
     return new
 
 
-def train_clusters(
-    server: ServerView, sampled: Sequence[str], weights: Weights, aggregate: Rule
-) -> ServerFlow[bool]:  # fmt: skip
-    """FedAvg inside the clusters of the server's state, `cluster` and `models`; return False if no model arrived."""
-    state = server.state
-    cluster = {id: state["cluster"][id] for id in sampled if id in state["cluster"]}
-    asked = {id: Message(params=state["models"][number]) for id, number in cluster.items()}
-    replies = (yield from Ask("train", asked, mean_asked(weights, aggregate, cluster))) if asked else {}
-    if replies:
-        state["models"] = cluster_means(state["models"], cluster, replies, weights, aggregate)
-    return bool(replies)
-
-
 class Clustered(WholeModel):
     """FedAvg inside clusters: the server's state has `models`, {number as text: params}, and `cluster`, {id: number}.
 
@@ -62,6 +51,17 @@ class Clustered(WholeModel):
 
     def start(self, server: ServerView) -> None:
         server.state.update({table: {} for table in (*self.by_client, "models")})
+
+    def train_clusters(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[bool]:
+        """FedAvg inside the clusters; return False if no model arrived."""
+        state = server.state
+        cluster = {id: state["cluster"][id] for id in sampled if id in state["cluster"]}
+        asked = {id: Message(params=state["models"][number]) for id, number in cluster.items()}
+        mean = mean_asked(self.weights, self.aggregate, cluster)
+        replies = (yield from Ask("train", asked, mean)) if asked else {}
+        if replies:
+            state["models"] = cluster_means(state["models"], cluster, replies, self.weights, self.aggregate)
+        return bool(replies)
 
     def record(self, server: ServerView) -> None:
         """Record the clusters as this round's graph."""
@@ -82,7 +82,7 @@ def mean_of_clusters(models: Mapping[str, Params], cluster: Mapping[str, str]) -
     models: {cluster: params}; cluster: {client id: cluster}. While no client has a cluster, all models weigh the
     same. With one model to average, the result is that same object.
     """
-    size = {number: sum(1 for own in cluster.values() if own == number) for number in models}
+    size = Counter(cluster.values())
     present = {number: model for number, model in models.items() if size[number] or not cluster}
     if len(present) == 1:
         return next(iter(present.values()))
@@ -110,8 +110,8 @@ def numbered_by_size(labels: npt.ArrayLike, *keys: npt.ArrayLike) -> Labels:
     [1, 1, 0, 0]
     """
     groups = canonical(labels)
-    each = [np.ones(len(groups)), *(np.asarray(key, dtype=np.float64) for key in keys)]
-    falling = [-np.bincount(groups, weights=key) for key in each]
+    weights = [np.ones(len(groups)), *(np.asarray(key, dtype=np.float64) for key in keys)]
+    falling = [-np.bincount(groups, weights=weight) for weight in weights]
     rank = np.empty(int(groups.max()) + 1, dtype=np.int64)
     rank[np.lexsort([np.arange(len(rank)), *reversed(falling)])] = np.arange(len(rank))
     return np.asarray(rank[groups])
@@ -125,25 +125,17 @@ def continued(labels: Sequence[int], before: Sequence[int | None], used: Iterabl
     same parent, the one with most members from it keeps the parent's number; the others get new numbers, above all
     `used`.
     """
-    count = max(labels) + 1
-    shared: dict[tuple[int, int], int] = {}
-    for label, old in zip(labels, before, strict=True):
-        if old is not None:
-            shared[label, old] = shared.get((label, old), 0) + 1
-    parents: list[int | None] = [None] * count
-    numbers: list[int | None] = [None] * count
+    groups = max(labels) + 1
+    shared = Counter((label, old) for label, old in zip(labels, before, strict=True) if old is not None)
+    parents: list[int | None] = [None] * groups
+    numbers: list[int | None] = [None] * groups
     for label, old in sorted(shared, key=lambda pair: (-shared[pair], pair)):
         if parents[label] is None:
             parents[label] = old
             if old not in numbers:
                 numbers[label] = old
-    free = max(used, default=-1)
-    continuing = []
-    for number, parent in zip(numbers, parents, strict=True):
-        if number is None:
-            number = free = free + 1
-        continuing.append((number, parent))
-    return continuing
+    free = count(max(used, default=-1) + 1)
+    return [(next(free) if n is None else n, parent) for n, parent in zip(numbers, parents, strict=True)]
 
 
 def members_graph(cluster: Mapping[str, str], clusters: Iterable[str], round: int) -> Graph:
@@ -158,8 +150,8 @@ def members_graph(cluster: Mapping[str, str], clusters: Iterable[str], round: in
     members = [np.flatnonzero(labels == number) for number in range(len(place))]
     starts = np.concatenate([[0], np.cumsum([len(members[label]) - 1 for label in labels])])
     columns = np.empty(starts[-1], dtype=np.int32)
-    for own in members:
-        for row in own:
-            columns[starts[row] : starts[row + 1]] = own[own != row]
+    for rows in members:
+        for row in rows:
+            columns[starts[row] : starts[row + 1]] = rows[rows != row]
     weights = sp.csr_array((np.ones(starts[-1]), columns, starts), shape=(len(ids), len(ids)))
     return Graph(ids, weights, groups=dict(zip(ids, labels.tolist(), strict=True)), round=round)

@@ -6,6 +6,7 @@ min over theta, max over lambda of sum_k lambda_k f_k(theta), by rounds of local
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar, Literal
 
@@ -78,7 +79,7 @@ class Minimax(OneModel):
         often each client was drawn for this round, {id: count}; absent if all take part.
         """
         super().start(server)
-        self.keep(server, np.full(len(server.clients), 1 / len(server.clients)))
+        server.state["lam"] = tensors_by_id(server.clients, np.full(len(server.clients), 1 / len(server.clients)))
 
     # -- at a client ------------------------------------------------------------------------------------------
 
@@ -105,19 +106,14 @@ class Minimax(OneModel):
         return server.training.count(len(server.clients)) == len(server.clients)
 
     def sample(self, server: ServerView) -> list[str]:
-        """This round's clients, each once; the state keeps the draw for `drawn`."""
+        """This round's clients, each once; the state keeps how often each is drawn, by lambda with replacement."""
         if self.full(server):
             return list(server.clients)
-        server.state["drawn"] = self.draw(server)
-        return sorted(server.state["drawn"])
-
-    def draw(self, server: ServerView) -> dict[str, int]:
-        """`training.clients_per_round` draws by lambda, with replacement: how often each drawn client came up."""
         weights, clients = self.weights(server), server.clients
         count = server.training.count(len(clients))
-        rows = server.rng("sample").choice(len(clients), size=count, p=weights / weights.sum())
-        row, times = np.unique(rows, return_counts=True)
-        return {clients[k]: n for k, n in zip(row.tolist(), times.tolist(), strict=True)}
+        draws = server.rng("sample").choice(len(clients), size=count, p=weights / weights.sum())
+        server.state["drawn"] = {clients[k]: n for k, n in sorted(Counter(draws.tolist()).items())}
+        return sorted(server.state["drawn"])
 
     def drawn(self, server: ServerView, sampled: Sequence[str]) -> Mapping[str, float]:
         """{client that trains: its weight}: how often it was drawn, or lambda_k if all take part."""
@@ -144,11 +140,7 @@ class Minimax(OneModel):
         """lambda [K] in the order of `server.clients`; a new client starts at 1 / K."""
         return filled(server.state["lam"], server.clients)
 
-    def keep(self, server: ServerView, weights: Array) -> None:
-        """Store lambda [K]."""
-        server.state["lam"] = tensors_by_id(server.clients, weights)
-
-    def heard(self, server: ServerView, model: Params, sampled: Sequence[str]) -> ServerFlow[Array | None]:
+    def estimated_losses(self, server: ServerView, model: Params, sampled: Sequence[str]) -> ServerFlow[Array | None]:
         """v [K], an estimate of f_k(model): K / answers * loss_k, and 0 without an answer; None if none answered."""
         messages = {id: Message(params=model) for id in self.audience(server, sampled)}
         replies = yield from Ask("losses", messages)
@@ -160,7 +152,7 @@ class Minimax(OneModel):
     def ascend(self, server: ServerView, step: Array) -> None:
         """lambda <- projection onto the simplex of lambda + step [K]."""
         floor = min(self.floor, 1 / (2 * len(server.clients)))
-        self.keep(server, graph.project(self.weights(server) + step, floor=floor))
+        server.state["lam"] = tensors_by_id(server.clients, graph.project(self.weights(server) + step, floor=floor))
 
     def lambda_figures(self, server: ServerView) -> dict[str, float]:
         """How uneven lambda is: its entropy in nats, and its largest share."""

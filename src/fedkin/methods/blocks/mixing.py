@@ -50,14 +50,9 @@ def laplacian_mixing(weights: Any, labels: Any, rate: float, what: str) -> Any:
     return mixing
 
 
-class _Sparse:
-    """A csr_array that multiplies tensors."""
-
-    def __init__(self, matrix: Any) -> None:
-        self.matrix = matrix
-
-    def __matmul__(self, rows: Tensor) -> Tensor:
-        return torch.from_numpy(self.matrix @ rows.numpy())
+def _product(matrix: Any, rows: Tensor) -> Tensor:
+    dense = isinstance(matrix, np.ndarray)
+    return torch.from_numpy(matrix) @ rows if dense else torch.from_numpy(matrix @ rows.numpy())
 
 
 def mixed(models: Sequence[Params], mixing: Any, trainable: Collection[str] | None = None) -> list[dict[str, Tensor]]:
@@ -73,17 +68,16 @@ def mixed(models: Sequence[Params], mixing: Any, trainable: Collection[str] | No
     >>> mixed([{"var": torch.tensor([1.0])}, {"var": torch.tensor([9.0])}], np.array([[2.0, -1.0], [0.0, 1.0]]), ())
     [{'var': tensor([1.])}, {'var': tensor([9.])}]
     """
-    mix = torch.from_numpy(mixing) if isinstance(mixing, np.ndarray) else _Sparse(mixing)
-    average = mix
+    average = mixing
     if trainable is not None and mixing.min() < 0:
         positive = np.maximum(mixing if isinstance(mixing, np.ndarray) else mixing.toarray(), 0.0)
-        average = torch.from_numpy(positive / positive.sum(1, keepdims=True))
+        average = positive / positive.sum(1, keepdims=True)
     new: list[dict[str, Tensor]] = [{} for _ in models]
     for name in models[0]:
         old = torch.stack([model[name] for model in models])
         if old.is_floating_point():
-            weights = mix if trainable is None or name in trainable else average
-            old = (weights @ old.reshape(len(old), -1).double()).to(old.dtype).reshape(old.shape)
+            weights = mixing if trainable is None or name in trainable else average
+            old = _product(weights, old.reshape(len(old), -1).double()).to(old.dtype).reshape(old.shape)
         for k, row in enumerate(old):
             new[k][name] = row.clone()
     return new

@@ -55,7 +55,7 @@ def strengths(task: Task) -> tuple[Strength, ...]:
     """
     if task.kind == "regression":
         return tuple(Strength(weights, bias) for weights in _GRID for bias in _GRID)
-    return tuple(Strength(one, one) for one in _GRID)
+    return tuple(Strength(pull, pull) for pull in _GRID)
 
 
 def can_pull(params: Params, task: Task) -> bool:
@@ -97,7 +97,11 @@ def pulled_heads(
     heads: dict[Strength, Tensor] = {}
     for alike in _alike(tried):
         # Columns are divided by the square root of their strength: then all coordinates are pulled with strength 1.
-        scale = torch.tensor([[one.weights] * (len(shared) - 1) + [one.bias] for one in alike]).double().rsqrt()
+        scale = (
+            torch.tensor([[strength.weights] * (len(shared) - 1) + [strength.bias] for strength in alike])
+            .double()
+            .rsqrt()
+        )
         if bias is None:
             scale[:, -1] = 0.0
         # Strengths with the same ratio scale all columns equally, so they share the singular vectors.
@@ -106,15 +110,15 @@ def pulled_heads(
         factor = scale.amax(1) / max(float(widest.amax()), 1e-300)
         step = _solved(left, sizes * factor[:, None], x @ shared, targets, task)
         heads |= zip(alike, shared + scale[:, :, None] * (right.T @ step), strict=True)
-    return [heads[one] for one in tried]
+    return [heads[strength] for strength in tried]
 
 
 def _alike(tried: Sequence[Strength]) -> list[list[Strength]]:
     """Strengths grouped by the ratio of their two numbers."""
     groups: dict[float, list[Strength]] = {}
-    for one in tried:
-        ratio = 1.0 if one.weights == one.bias else one.weights / one.bias
-        groups.setdefault(ratio, []).append(one)
+    for strength in tried:
+        ratio = 1.0 if strength.weights == strength.bias else strength.weights / strength.bias
+        groups.setdefault(ratio, []).append(strength)
     return list(groups.values())
 
 
@@ -130,9 +134,9 @@ def _solved(left: Tensor, sizes: Tensor, base: Tensor, targets: Tensor, task: Ta
     matrix, start = left.numpy(), base.numpy()
     labels = np.eye(start.shape[1])[targets.numpy()]
     step, steps = np.zeros((matrix.shape[1], start.shape[1])), []
-    for each in sizes.numpy():  # from the strongest pull on; each starts at the previous solution
-        if each.any():
-            step = _descended(matrix * each.T, start, labels, step)
+    for size in sizes.numpy():  # from the strongest pull on; each starts at the previous solution
+        if size.any():
+            step = _descended(matrix * size.T, start, labels, step)
         steps.append(step)
     return torch.from_numpy(np.stack(steps))
 

@@ -45,8 +45,8 @@ def width_of(task: Task) -> int:
 
 def numeric_rows(samples: Samples, task: Task) -> npt.NDArray[np.float32]:
     """The scaled inputs of all samples as numbers [n, width_of(task)], arrays in the order of their names."""
-    every = parts(samples.inputs(slice(None)))
-    return np.concatenate([_numbers(name, every[name], task) for name in sorted(every)], axis=1)
+    inputs = parts(samples.inputs(slice(None)))
+    return np.concatenate([_numbers(name, inputs[name], task) for name in sorted(inputs)], axis=1)
 
 
 def _numbers(name: str, values: Tensor, task: Task) -> npt.NDArray[np.float32]:
@@ -55,8 +55,8 @@ def _numbers(name: str, values: Tensor, task: Task) -> npt.NDArray[np.float32]:
         return np.asarray(flat, dtype=np.float32)
     # A code counts by itself (a bag of tokens) and with its place (a column of categories).
     place = np.arange(1, flat.shape[1] + 1)
-    both = np.concatenate([_hashed(flat, 0 * place, name), _hashed(flat, place, name)], axis=1)
-    return np.asarray(both / flat.shape[1] ** 0.5, dtype=np.float32)
+    counts = np.concatenate([_hashed(flat, 0 * place, name), _hashed(flat, place, name)], axis=1)
+    return np.asarray(counts / flat.shape[1] ** 0.5, dtype=np.float32)
 
 
 def _hashed(codes: npt.NDArray[Any], place: npt.NDArray[np.int64], name: str) -> npt.NDArray[np.float32]:
@@ -69,10 +69,10 @@ def _hashed(codes: npt.NDArray[Any], place: npt.NDArray[np.int64], name: str) ->
         z = (z ^ (z >> np.uint64(shift))) * np.uint64(factor)
     z = z ^ (z >> np.uint64(31))
     sign = np.where(z & np.uint64(1), 1.0, -1.0).astype(np.float32)
-    found = np.zeros((len(codes), _WIDTH), dtype=np.float32)
+    counts = np.zeros((len(codes), _WIDTH), dtype=np.float32)
     row = np.broadcast_to(np.arange(len(codes))[:, None], codes.shape)
-    np.add.at(found, (row, ((z >> np.uint64(1)) % np.uint64(_WIDTH)).astype(np.int64)), sign)
-    return found
+    np.add.at(counts, (row, ((z >> np.uint64(1)) % np.uint64(_WIDTH)).astype(np.int64)), sign)
+    return counts
 
 
 Signatures = dict[str, Tensor]
@@ -100,7 +100,7 @@ _SPREAD: tuple[Fields, ...] = (
     {
         "counts": Shaped(3, dtype=torch.int64).when(_open), "target": Sums(3, dtype=torch.float64).when(_open),
         "squares": Sums(lambda at: width_of(at.task) if has_columns(at.task) else 1, dtype=torch.float64).when(_open),
-        "votes": Noised(lambda at: private.votes_length(_is_number(at.task)), share=_VOTES).when(_private),
+        "votes": Noised(lambda at: private.votes_length(at.task.kind == "regression"), share=_VOTES).when(_private),
         "n": COUNT.when(_private),
     },
     {},
@@ -110,7 +110,8 @@ SIGNED: tuple[Fields, ...] = (
     {
         "signature": _BYTES.when(_open),
         "sums": Noised(
-            lambda at: private.sums_length(at.task.classes if at.task.labels else 0, _is_number(at.task)), share=_SUMS
+            lambda at: private.sums_length(at.task.classes if at.task.labels else 0, at.task.kind == "regression"),
+            share=_SUMS,
         ).when(_private),
         "n": COUNT.when(_private),
     },
@@ -141,7 +142,8 @@ class SigningMethod(ServerMethod):
             return Message()
         if client.signature_noise is not None:
             x, y = arrays_of(client.train, client.task)
-            return _sent("votes", private.votes(x, y if _is_number(client.task) else None), client)
+            votes = private.votes(x, y if client.task.kind == "regression" else None)
+            return Message(votes=torch.from_numpy(votes), n=client.size)
         spread = Spread.of(*arrays_of(client.train, client.task), per_feature=has_columns(client.task))
         return Message(**tensors(spread.to_arrays()))
 
@@ -152,11 +154,11 @@ class SigningMethod(ServerMethod):
             return Message()
         plan, (x, y) = Plan.from_arrays(arrays(message)), arrays_of(client.train, client.task)
         if client.signature_noise is not None:
-            return _sent("sums", private.sums(plan, x, y), client)
+            return Message(sums=torch.from_numpy(private.sums(plan, x, y)), n=client.size)
         fields = {"signature": sign(plan, x, y, ordered=self.reads_order)}
         if self.signs_again and len(new := _new_rows(client, x, y)):
             fields["fresh"] = sign(plan, x[new], None if y is None else y[new], ordered=self.reads_order)
-        return Message(**{name: bytes_of(one) for name, one in fields.items()})
+        return Message(**{name: bytes_of(signature) for name, signature in fields.items()})
 
 
 # -- at a client ------------------------------------------------------------------------------------------------------
@@ -178,23 +180,15 @@ def _new_rows(client: ClientView, x: Any, y: Any) -> npt.NDArray[np.int64]:
     labels = [b""] * len(x) if y is None else [label.tobytes() for label in y]
     hashes = [blake2b(row.tobytes() + label, digest_size=8).digest() for row, label in zip(x, labels, strict=True)]
     rows = np.frombuffer(b"".join(hashes), dtype=np.int64)
-    before = client.state.get("signed_rows")
-    new = np.flatnonzero(~np.isin(rows, [] if before is None else before.numpy()))
-    if before is not None and len(new) < _FRESH:
+    if "signed_rows" not in client.state:
+        client.state["signed_rows"] = torch.from_numpy(np.unique(rows))
+        return np.zeros(0, np.int64)
+    signed = client.state["signed_rows"].numpy()
+    new = np.flatnonzero(~np.isin(rows, signed))
+    if len(new) < _FRESH:
         return new[:0]
-    signed = rows if before is None else np.concatenate([before.numpy(), rows[new]])
-    client.state["signed_rows"] = torch.from_numpy(np.unique(signed))
-    return new if before is not None else new[:0]
-
-
-def _sent(name: str, values: npt.NDArray[np.float64], client: ClientView) -> Message:
-    """A part of a private signature, to which noise is added before it leaves."""
-    return Message(**{name: torch.from_numpy(values), "n": client.size})
-
-
-def _is_number(task: Task) -> bool:
-    """Whether the target of signatures is a number."""
-    return task.kind == "regression"
+    client.state["signed_rows"] = torch.from_numpy(np.union1d(signed, rows[new]))
+    return new
 
 
 def has_columns(task: Task) -> bool:
@@ -205,55 +199,56 @@ def has_columns(task: Task) -> bool:
 # -- at the server ----------------------------------------------------------------------------------------------------
 
 
-def collect_signatures(server: ServerView, held: dict[str, Any], ids: Sequence[str]) -> ServerFlow[Signatures]:
+def collect_signatures(server: ServerView, state: dict[str, Any], ids: Sequence[str]) -> ServerFlow[Signatures]:
     """Ask these clients for signatures; return the valid ones, {client id: bytes}.
 
-    held: the state. It has the plan, which is made first if there is none, and `fresh`, {client id: signature of the
-    samples that are new since its last one}, until these are tested.
+    state: it has the plan, which is made first if there is none, and `fresh`, {client id: signature of the samples that
+    are new since its last one}, until these are tested.
     """
-    if not ids or not (yield from _planned(server, held, ids)):
+    if not ids or not (yield from _make_plan(server, state, ids)):
         return {}
-    plan = held["plan"]
-    replies = yield from Ask("sign_moments", {id: Message(**plan) for id in ids})
-    known = Plan.from_arrays(arrays(plan))
+    replies = yield from Ask("sign_moments", {id: Message(**state["plan"]) for id in ids})
+    plan = Plan.from_arrays(arrays(state["plan"]))
     if server.signature_noise is not None:
-        return _signatures_of_sums(replies, known, server.signature_noise / math.sqrt(_SUMS))
-    fresh = {id: reply["fresh"] for id, reply in replies.items() if "fresh" in reply}
-    if fresh := {id: data for id, data in fresh.items() if read_signature(data, known) is not None}:
-        held["fresh"] = fresh
-    return {
-        id: reply["signature"] for id, reply in replies.items()
-        if "signature" in reply and read_signature(reply["signature"], known) is not None
-    }  # fmt: skip
+        return _signatures_of_sums(replies, plan, server.signature_noise / math.sqrt(_SUMS))
+
+    def valid(field: str) -> Signatures:
+        sent = {id: reply[field] for id, reply in replies.items() if field in reply}
+        return {id: data for id, data in sent.items() if read_signature(data, plan) is not None}
+
+    if fresh := valid("fresh"):
+        state["fresh"] = fresh
+    return valid("signature")
 
 
-def _planned(server: ServerView, held: dict[str, Any], ids: Sequence[str]) -> ServerFlow[bool]:
+def _make_plan(server: ServerView, state: dict[str, Any], ids: Sequence[str]) -> ServerFlow[bool]:
     """Make the plan once; return False if no spread arrived."""
-    if "plan" in held:
+    if "plan" in state:
         return True
     replies = yield from Ask("spread", {id: Message() for id in ids})
     if server.signature_noise is not None:
-        return _planned_by_votes(server, held, replies)
-    spreads = _sound([Spread.from_arrays(arrays(reply)) for _, reply in sorted(replies.items()) if len(reply)], server)
+        return _make_plan_from_votes(server, state, replies)
+    sent = [Spread.from_arrays(arrays(reply)) for _, reply in sorted(replies.items()) if len(reply)]
+    spreads = _plausible(sent, server)
     if not spreads:
         return False
     classes = server.task.classes if server.task.labels else None
-    held["plan"] = tensors(Plan.of(spreads, classes=classes, seed=server.key("plan")).to_arrays())
+    state["plan"] = tensors(Plan.of(spreads, classes=classes, seed=server.key("plan")).to_arrays())
     return True
 
 
-def _planned_by_votes(server: ServerView, held: dict[str, Any], replies: Mapping[str, Message]) -> bool:
+def _make_plan_from_votes(server: ServerView, state: dict[str, Any], replies: Mapping[str, Message]) -> bool:
     """Make the plan from votes with noise; return False if no votes arrived."""
     assert server.signature_noise is not None
-    voted = [(reply["n"], reply["votes"].numpy()) for _, reply in sorted(replies.items()) if "votes" in reply]
+    sent = [(reply["n"], reply["votes"].numpy()) for _, reply in sorted(replies.items()) if "votes" in reply]
     # One client must not set the scale of all by a size far above the others.
-    far, noise = _FAR * float(np.median([n for n, _ in voted] or [0])), server.signature_noise / math.sqrt(_VOTES)
-    sound = [votes for n, votes in voted if n <= far and np.abs(votes).max() <= n + _DEVIATIONS * noise]
-    if not sound:
+    far, noise = _FAR * float(np.median([n for n, _ in sent] or [0])), server.signature_noise / math.sqrt(_VOTES)
+    plausible = [votes for n, votes in sent if n <= far and np.abs(votes).max() <= n + _DEVIATIONS * noise]
+    if not plausible:
         return False
     classes = server.task.classes if server.task.labels else 0
-    plan = private.plan_of_votes(sound, dim=width_of(server.task), classes=classes, seed=server.key("plan"))
-    held["plan"] = tensors(plan.to_arrays())
+    plan = private.plan_of_votes(plausible, dim=width_of(server.task), classes=classes, seed=server.key("plan"))
+    state["plan"] = tensors(plan.to_arrays())
     return True
 
 
@@ -269,44 +264,50 @@ def _signatures_of_sums(replies: Mapping[str, Message], plan: Plan, noise: float
     return signatures
 
 
-def _sound(spreads: list[Spread], server: ServerView) -> list[Spread]:
+def _plausible(spreads: list[Spread], server: ServerView) -> list[Spread]:
     """Spreads of this task's shape whose size and variance are not far above the median, ordered by content."""
     width, classes = width_of(server.task), server.task.classes
-    good = [one for one in spreads if one.n > 0 and one.dim == width and one.classes <= classes]
-    good = [one for one in good if (one.squares >= 0).all()]
-    sizes = np.array([one.n for one in good], dtype=np.float64)
-    each = np.array([one.squares.sum() for one in good]) / np.maximum(sizes, 1)
-    high, large = (_FAR * float(np.median(v)) if len(good) else 0.0 for v in (each, sizes))
-    kept = [one for one, var, n in zip(good, each, sizes, strict=True) if var <= high and n <= large]
-    return sorted(kept, key=lambda one: (one.n, one.squares.tobytes(), one.target.tobytes()))
+    spreads = [s for s in spreads if s.n > 0 and s.dim == width and s.classes <= classes and (s.squares >= 0).all()]
+    sizes = np.array([spread.n for spread in spreads], dtype=np.float64)
+    variances = np.array([spread.squares.sum() for spread in spreads]) / np.maximum(sizes, 1)
+    high, large = (_FAR * float(np.median(v)) if len(spreads) else 0.0 for v in (variances, sizes))
+    near = [spread for spread, var, n in zip(spreads, variances, sizes, strict=True) if var <= high and n <= large]
+    return sorted(near, key=lambda spread: (spread.n, spread.squares.tobytes(), spread.target.tobytes()))
 
 
 def read_signature(data: Tensor, plan: Plan) -> Signature | None:
     """The signature in these bytes; None if it is damaged, of another plan, or out of range."""
     try:
-        one = signature_in(data)
-        widths = {name: len(moments.mean) for name, moments in one.blocks.items()}
+        signature = signature_in(data)
+        widths = {name: len(moments.mean) for name, moments in signature.blocks.items()}
     except FedkinError:
         return None
-    if one.plan != plan.key or one.n < 1 or widths != private.widths(plan) or (one.cells is None) == plan.labelled:
+    if (
+        signature.plan != plan.key
+        or signature.n < 1
+        or widths != private.widths(plan)
+        or (signature.cells is None) == plan.labelled
+    ):
         return None
     # Cosines are bounded by sqrt(2 / features) each; waves and shares by sqrt(2).
     bounds = {"x": math.sqrt(2 / plan.features), "y": math.sqrt(2.0), "xy": math.inf}
-    for name, moments in one.blocks.items():
+    for name, moments in signature.blocks.items():
         traces = moments.traces[np.isfinite(moments.traces)]
         # Samples of length at most b sqrt(D) have a covariance of trace at most b^2 D; unbiased, twice that for n = 2.
         most = 2 * bounds[name] ** 2 * len(moments.mean)
         inside = np.abs(moments.mean).max() <= 1.01 * bounds[name] and (not len(traces) or traces[0] <= 1.01 * most)
-        if not (inside and moments.effect >= 1 and moments.n in (0, one.n) and moments.noise >= 0):
+        if not (inside and moments.effect >= 1 and moments.n in (0, signature.n) and moments.noise >= 0):
             return None
-    if one.cells is not None and not all(np.isfinite(v).all() for v in (one.cells.means, one.cells.counts)):
+    if signature.cells is not None and not all(
+        np.isfinite(v).all() for v in (signature.cells.means, signature.cells.counts)
+    ):
         return None
-    return one
+    return signature
 
 
-def tensors(found: Mapping[str, Any]) -> dict[str, Tensor]:
+def tensors(arrays: Mapping[str, Any]) -> dict[str, Tensor]:
     """Arrays as tensors, which travel."""
-    return {name: torch.from_numpy(np.array(value)) for name, value in found.items()}
+    return {name: torch.from_numpy(np.array(value)) for name, value in arrays.items()}
 
 
 def arrays(message: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -315,7 +316,7 @@ def arrays(message: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 # Groups nearer than this are merged: a small difference costs less than the lost samples (docs/groups.md).
-LEAST = 0.01
+SMALLEST_DIFFERENCE = 0.01
 
 
 def _is_same(spec: str) -> str:
@@ -332,7 +333,7 @@ SameStage = Annotated[str, AfterValidator(_is_same)]
 # What the server stores about groups from tests; None before them. signatures: {client id: [bytes] uint8} of the
 # clients that the groups were made from. group: {client id: group, counted from 0} of these and of clients that joined
 # later. Also plan and fresh, as in `collect_signatures`.
-Held = dict[str, Any] | None
+GroupState = dict[str, Any] | None
 
 
 class Tests(TypedDict):
@@ -347,67 +348,63 @@ class Tests(TypedDict):
     warnings: list[str]
 
 
-def tests_of(found: Verdicts) -> Tests:
+def tests_of(verdicts: Verdicts) -> Tests:
     """The tree of tests, without the clients of its inner nodes."""
     names = ("parent", "children", "cut", "p", "rejected", "verdict")
-    tree = {str(node["node"]): {name: node[name] for name in names} for node in found.tree}
-    leaf = {id: node["node"] for node in found.tree if not node["children"] for id in node["clients"]}
-    return Tests(tree=tree, leaf=leaf, alpha=found.alpha, warnings=list(found.warnings))
+    tree = {str(node["node"]): {name: node[name] for name in names} for node in verdicts.tree}
+    leaf = dict(verdicts.evidence.leaf)
+    return Tests(tree=tree, leaf=leaf, alpha=verdicts.alpha, warnings=list(verdicts.warnings))
 
 
 def evidence_of(tests: Tests) -> Evidence:
     """Return the tests as a graph records them."""
-    return Evidence.of(
-        [tests["tree"][str(number)] for number in range(len(tests["tree"]))],
-        tests["leaf"],
-        tests["alpha"],
-        tests["warnings"],
-    )
+    nodes = [tests["tree"][str(number)] for number in range(len(tests["tree"]))]
+    return Evidence.of(nodes, tests["leaf"], tests["alpha"], tests["warnings"])
 
 
 def ask_for_groups(
-    server: ServerView, held: Held, sampled: Sequence[str], spec: str
-) -> ServerFlow[dict[str, Any]]:  # fmt: skip
+    server: ServerView, groups: GroupState, sampled: Sequence[str], spec: str
+) -> ServerFlow[dict[str, Any]]:
     """Ask clients without a group for their signature. The first clients make the groups; later ones join or open one.
 
     spec: "same" or "same:alpha".
     """
-    new = {"signatures": {}, "group": {}} if held is None else held.copy()
+    new = {"signatures": {}, "group": {}} if groups is None else groups.copy()
     signed = yield from collect_signatures(server, new, unsigned(server, sampled, new["group"]))
     if signed and not new["group"]:
         new["signatures"] = signed
-        new["group"] = verdicts_of(server, signed, same_alpha(spec), LEAST).groups
+        new["group"] = verdicts_of(server, signed, same_alpha(spec), SMALLEST_DIFFERENCE).groups
     elif signed:
-        # All clients that the groups were made from may have left.
-        found = verdicts_of(server, new["signatures"], same_alpha(spec), LEAST) if new["signatures"] else None
-        group = dict(new["group"])
-        for id in by_content(list(signed), signed):
-            label = None if found is None else place(signature_in(signed[id]), found).group
-            joins = None if found is None or label is None else group[found.members(label)[0]]
+        group, tested = dict(new["group"]), None
+        if new["signatures"]:  # all clients that the groups were made from may have left
+            tested = verdicts_of(server, new["signatures"], same_alpha(spec), SMALLEST_DIFFERENCE)
+        for id in by_content(signed, signed):
+            label = None if tested is None else place(signature_in(signed[id]), tested).group
+            joins = None if tested is None or label is None else group[tested.members(label)[0]]
             group[id] = max(group.values()) + 1 if joins is None else joins
         new["group"] = group
     return new
 
 
 def ask_for_count(
-    server: ServerView, held: Held, sampled: Sequence[str], clusters: int | str
-) -> ServerFlow[Held]:  # fmt: skip
+    server: ServerView, groups: GroupState, sampled: Sequence[str], clusters: int | str
+) -> ServerFlow[GroupState]:
     """For a method that needs only the number of groups: ask for signatures until groups are found from them."""
-    if isinstance(clusters, int) or (held and held["group"]):
-        return held
-    return (yield from ask_for_groups(server, held, sampled, clusters))
+    if isinstance(clusters, int) or (groups and groups["group"]):
+        return groups
+    return (yield from ask_for_groups(server, groups, sampled, clusters))
 
 
-def group_count(clusters: int | str, held: Held) -> int | None:
+def group_count(clusters: int | str, groups: GroupState) -> int | None:
     """The number of groups: given, or found from signatures; None before these arrive."""
     if isinstance(clusters, int):
         return clusters
-    return len(set(held["group"].values())) if held and held["group"] else None
+    return len(set(groups["group"].values())) if groups and groups["group"] else None
 
 
-def group_labels(held: Held, ids: Sequence[str]) -> Labels:
+def group_labels(groups: GroupState, ids: Sequence[str]) -> Labels:
     """The group of each of these clients [n]; a client without a signature is its own group."""
-    group = {} if held is None else held["group"]
+    group = {} if groups is None else groups["group"]
     free = max(group.values(), default=-1) + 1
     return canonical([group.get(id, free + place) for place, id in enumerate(ids)])
 
@@ -415,8 +412,8 @@ def group_labels(held: Held, ids: Sequence[str]) -> Labels:
 def unsigned(server: ServerView, sampled: Sequence[str], signed: Collection[str]) -> list[str]:
     """The present clients that are not in `signed`."""
     # If all clients take part in every round, a client that is not sampled is absent.
-    there = sampled if server.training.clients_per_round == "all" else server.clients
-    return sorted(id for id in there if id not in signed)
+    present = sampled if server.training.clients_per_round == "all" else server.clients
+    return sorted(id for id in present if id not in signed)
 
 
 def by_content(ids: Iterable[str], signatures: Mapping[str, Tensor]) -> list[str]:
@@ -427,12 +424,12 @@ def by_content(ids: Iterable[str], signatures: Mapping[str, Tensor]) -> list[str
 def verdicts_of(server: ServerView, signatures: Mapping[str, Tensor], alpha: float, least: float) -> Verdicts:
     """Test these clients' signatures (`fedkin.graph.find`)."""
     signed = tuple((id, _bytes(signatures[id])) for id in by_content(signatures, signatures))
-    return _found(signed, alpha, least, key(server.seed, "", "kin") >> 32)
+    return _cached_groups(signed, alpha, least, key(server.seed, "", "kin") >> 32)
 
 
 # Newcomers are tested against earlier groups; each process finds these again once, from signatures in the state.
 @lru_cache(maxsize=4)
-def _found(signed: tuple[tuple[str, bytes], ...], alpha: float, least: float, seed: int) -> Verdicts:
+def _cached_groups(signed: tuple[tuple[str, bytes], ...], alpha: float, least: float, seed: int) -> Verdicts:
     return find_groups({id: Signature.from_bytes(data) for id, data in signed}, alpha, least, seed)
 
 
@@ -443,30 +440,27 @@ def find_groups(signatures: Mapping[str, Signature], alpha: float, least: float,
     with the same few classes are slightly better off apart, but a client whose classes look like those of all others
     need not train alone.
     """
-    found = find(signatures, alpha=alpha, least=least, seed=seed)
-    joined = dict(enumerate(found.verdicts))
-    own = found.groups
-    label = dict(own)
-    todo = [0]
-    while todo:
-        node = found.tree[todo.pop()]
+    tested = find(signatures, alpha=alpha, least=least, seed=seed)
+    verdicts, profiles, group = list(tested.verdicts), list(tested.profiles), dict(tested.groups)
+    nodes = [0]
+    while nodes:
+        node = tested.tree[nodes.pop()]
         only_shares = "concept" in node["p"] and not {"offset", "concept"} & set(node["rejected"])
-        if node["children"] and only_shares and "alone" in {found.verdicts[own[id]] for id in node["clients"]}:
-            number = len(joined)
-            joined[number] = "shares"
-            label |= dict.fromkeys(node["clients"], number)
+        if node["children"] and only_shares and "alone" in {verdicts[group[id]] for id in node["clients"]}:
+            group |= dict.fromkeys(node["clients"], len(verdicts))
+            verdicts.append("shares")
+            profiles.append(Signature.total([signatures[id] for id in node["clients"]]))
         else:
-            todo.extend(node["children"])
-    if len(joined) == len(found.verdicts):
-        return found
-    raw = np.array([label[id] for id in found.ids])
-    labels = canonical(raw)
-    numbers = [int(raw[labels == place][0]) for place in range(labels.max() + 1)]
-    profiles = dict(enumerate(found.profiles))
-    for number in set(numbers) - set(profiles):
-        profiles[number] = Signature.total([signatures[id] for id in found.ids if label[id] == number])
-    verdicts = tuple(joined[number] for number in numbers)
-    return replace(found, labels=labels, verdicts=verdicts, profiles=tuple(profiles[number] for number in numbers))
+            nodes.extend(node["children"])
+    if len(verdicts) == len(tested.verdicts):
+        return tested
+    numbers = np.array([group[id] for id in tested.ids])
+    labels = canonical(numbers)
+    order = [int(numbers[labels == label][0]) for label in range(labels.max() + 1)]
+    return replace(
+        tested, labels=labels, verdicts=tuple(verdicts[number] for number in order),
+        profiles=tuple(profiles[number] for number in order),
+    )  # fmt: skip
 
 
 def bytes_of(signature: Signature) -> Tensor:

@@ -81,7 +81,8 @@ class ControlledGraph(Settings):
     def controlled(self, server: ServerView, ids: Sequence[str], affinity: Any) -> npt.NDArray[np.float64]:
         """Return the affinities [n, n] of these clients, at least 0 and symmetric, or those of the control."""
         planted = planted_labels(server, ids)
-        return dense(graph.control_stage(self.control)(affinity, planted=planted, seed=server.key("control")))
+        control = graph.control_stage(self.control)
+        return np.asarray(control(affinity, planted=planted, seed=server.key("control")))
 
 
 def needs_planted(federation: Federation, **stages: str | None) -> None:
@@ -107,8 +108,3 @@ def check_size(clients: int, what: str, instead: str) -> None:
 def planted_labels(server: ServerView, ids: Sequence[str]) -> npt.NDArray[np.str_] | None:
     """The planted groups of these clients [n], for a stage that reads them; None if they are not known."""
     return None if server.planted is None else np.array([server.planted[id] for id in ids])
-
-
-def dense(matrix: Any) -> npt.NDArray[np.float64]:
-    """A stage's matrix as an array, for the few clients of one round."""
-    return np.asarray(matrix.toarray() if hasattr(matrix, "toarray") else matrix, dtype=np.float64)

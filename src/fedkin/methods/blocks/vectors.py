@@ -52,14 +52,14 @@ def _summed(pieces: Iterable[Tensor], n: int) -> Array:
     return np.asarray(((total + total.T) / 2).numpy())
 
 
-def _some(layers: Literal["all"] | int) -> Literal["all"] | int:
+def _check_layers(layers: Literal["all"] | int) -> Literal["all"] | int:
     if isinstance(layers, int) and layers < 1:
         raise ValueError('layers must be at least 1, or "all"')
     return layers
 
 
 # A setting: all layers, or the number of last layers.
-Layers = Annotated[Literal["all"] | int, AfterValidator(_some)]
+Layers = Annotated[Literal["all"] | int, AfterValidator(_check_layers)]
 
 
 def last_layers(names: Sequence[str], layers: int | Literal["all"]) -> list[str]:

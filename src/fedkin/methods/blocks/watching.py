@@ -36,21 +36,22 @@ def watch_members(server: ServerView, group: Mapping[str, str], alpha: float) ->
     if not fresh:
         return
     # A member that has changed groups is watched from the start.
-    now: dict[str, Watched] = {id: one for id, one in state.get("watched", {}).items() if group.get(id) == one["group"]}
-    seen = {id: now[id]["seen"] if id in now else signatures[id] for id in group if id in signatures}
+    entries: dict[str, Watched] = state.get("watched", {})
+    watched = {id: entry for id, entry in entries.items() if group.get(id) == entry["group"]}
+    seen = {id: watched[id]["seen"] if id in watched else signatures[id] for id in group if id in signatures}
     pools: dict[str, Signature] = {}
     drifted = []
     for id in sorted(set(fresh) & set(seen)):
-        own, new = group[id], signature_in(fresh[id])
-        if own not in pools:
-            pools[own] = Signature.total([signature_in(seen[one]) for one in sorted(seen) if group[one] == own])
-        before = Doubt(now[id]["looks"], now[id]["sum"]) if id in now else Doubt()
-        doubt = look(before, new, pools[own], verdict.get(own, "same"), alpha)
+        number, new = group[id], signature_in(fresh[id])
+        if number not in pools:
+            pools[number] = Signature.total([signature_in(seen[m]) for m in sorted(seen) if group[m] == number])
+        before = Doubt(watched[id]["looks"], watched[id]["sum"]) if id in watched else Doubt()
+        doubt = look(before, new, pools[number], verdict.get(number, "same"), alpha)
         if doubt.value >= 1 / alpha:
             drifted.append(id)
-            now.pop(id, None)
+            watched.pop(id, None)
             continue
-        pools[own] = Signature.total([pools[own], new])
-        whole = bytes_of(Signature.total([signature_in(seen[id]), new]))
-        now[id] = Watched(group=own, looks=doubt.looks, sum=doubt.sum, seen=whole)
-    state["watched"], server.drifted = now, drifted
+        pools[number] = Signature.total([pools[number], new])
+        signature = bytes_of(Signature.total([signature_in(seen[id]), new]))
+        watched[id] = Watched(group=number, looks=doubt.looks, sum=doubt.sum, seen=signature)
+    state["watched"], server.drifted = watched, drifted
