@@ -77,18 +77,16 @@ class Folds:
         return np.flatnonzero(self.fold >= 0) if self.by_time else np.flatnonzero(self.fold == split)
 
 
-def folds_of(
-    samples: Samples, task: Task, count: int, name: str, seed: int, rows: Rows | None = None, share: float = LATEST
-) -> Folds:
+def folds_of(samples: Samples, task: Task, count: int, name: str, seed: int, rows: Rows | None = None) -> Folds:
     """The folds of one client's training samples; for tasks with classes, each class is distributed evenly.
 
-    name: keys the draw; samples with the same name, seed and values have the same folds. share: if times are known, the
-    share of the latest samples that is held out; folds are then periods of time.
+    name: keys the draw; samples with the same name, seed and values have the same folds. If times are known, the share
+    LATEST of the samples is held out, the latest ones; folds are then periods of time.
     """
     n = len(samples)
     rows = rows or Rows()
     if rows.when is not None:
-        return Folds(_latest(rows.when, rows.together, count, share), count, by_time=True)
+        return Folds(_latest(rows.when, rows.together, count), count, by_time=True)
     draw = rng(seed, name, "folds")
     labels = samples.labels().numpy() if task.labels else np.zeros(n, np.int64)
     unit = np.arange(n) if rows.together is None else _units(rows.together)
@@ -124,8 +122,8 @@ def _even(ranked: Labels, sizes: Labels, kind: Labels, count: int) -> Labels:
     return dealt
 
 
-def _latest(when: npt.NDArray[np.float64], together: Labels | None, count: int, share: float) -> Labels:
-    """Hold out the latest `share` of the samples in `count` periods; a unit has the time of its latest sample."""
+def _latest(when: npt.NDArray[np.float64], together: Labels | None, count: int) -> Labels:
+    """Hold out the share LATEST of the samples in `count` periods; a unit has the time of its latest sample."""
     n = len(when)
     unit = np.arange(n) if together is None else _units(together)
     latest = np.full(n, -np.inf)
@@ -133,7 +131,7 @@ def _latest(when: npt.NDArray[np.float64], together: Labels | None, count: int, 
     when = latest[unit]
     order = np.argsort(when, kind="stable")
     fold = np.full(n, -1, np.int64)
-    held = order[n - min(n - 1, max(round(share * n), min(count, n - 1))) :]
+    held = order[n - min(n - 1, max(round(LATEST * n), min(count, n - 1))) :]
     if len(held):
         fold[held] = np.arange(len(held)) * count // len(held)
     # If a part of a unit is held out, train on none of it.
@@ -209,8 +207,8 @@ class Work:
         for number, ((rate, parts), path) in enumerate(zip(jobs, paths, strict=True)):
             progress(number, len(jobs))
             # Finished runs are read even without time for further ones.
-            missing = [at for at, (other, _) in zip(paths, jobs, strict=True) if other == rate and not _there(at)]
-            if (number == 0 or (rate != jobs[number - 1][0] and missing)) and not goes_on(rate):
+            missing = [other for at, (other, _) in zip(paths, jobs, strict=True) if at is None or not at.exists()]
+            if (number == 0 or (rate != jobs[number - 1][0] and rate in missing)) and not goes_on(rate):
                 break
             if path is None or not path.exists():
                 kept = self._run(rate, parts)
@@ -289,10 +287,6 @@ def trained(method: Given, federation: Federation, bench: Bench, rate: float) ->
 def _write(path: Path, found: Mapping[str, Values]) -> None:
     make_durable(path.parent)
     write_bytes(path, codec.encode({name: torch.from_numpy(np.array(values)) for name, values in found.items()}))
-
-
-def _there(path: Path | None) -> bool:
-    return path is not None and path.exists()
 
 
 def _read(path: Path) -> dict[str, Values]:

@@ -21,7 +21,7 @@ from fedkin.untrusted import escaped
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from fedkin.data.inspection import Finding, Inspection, Skew
+    from fedkin.data.inspection import Finding, Inspection
     from fedkin.federation import Client, Federation
     from fedkin.running.experiment import Experiment
     from fedkin.running.init_experiment import DataOptions
@@ -169,7 +169,12 @@ def _print_inspection(inspection: Inspection, target: str, json: bool) -> None:
 
 def _print_federation(federation: Federation, json: bool) -> None:
     """Print the clients of a federation, their sizes and targets, and how much these differ."""
-    skew, task, groups = _skew(federation), federation.task.kind, federation.planted
+    from fedkin.data.inspection import skew_of
+
+    task, groups = federation.task.kind, federation.planted
+    targets = {id: client.train.labels().numpy() for id, client in federation.items()}
+    # Pixels of one image are no samples.
+    skew = None if task == "segmentation" else skew_of(targets, federation.task.classes)
     facts = [_client_facts(federation, federation[id]) for id in sorted(federation)]
     if printed_as_json(json, {"task": task, "clients": facts, "skew": None if skew is None else skew._asdict()}):
         return
@@ -186,17 +191,6 @@ def _client_facts(federation: Federation, client: Client) -> dict[str, Any]:
     if task.kind == "regression":
         return {**facts, "mean": labels.double().mean(0).tolist() if len(labels) else None}
     return {**facts, "classes": labels.reshape(-1).bincount(minlength=task.classes).tolist()}
-
-
-def _skew(federation: Federation) -> Skew | None:
-    from fedkin.data.inspection import of_classes, of_numbers
-
-    labels = {id: client.train.labels() for id, client in federation.items()}
-    if federation.task.kind == "regression":
-        return of_numbers({id: y[:, 0].numpy() for id, y in labels.items()})
-    if not federation.task.labels:  # pixels of one image are not samples
-        return None
-    return of_classes({id: y.bincount(minlength=federation.task.classes).numpy() for id, y in labels.items()})
 
 
 def _print_clients(
@@ -305,12 +299,12 @@ def advise(
     )  # fmt: skip
 
 
-def _experiment(data: Path, said: tuple[Any, ...], changes: list[str], seed: int | None) -> Experiment:
-    """Return the experiment in a file, or a first one for data with the options `said`; raises ConfigError."""
-    from fedkin.running.experiment import changed, load
+def _experiment(data: Path, options_given: tuple[Any, ...], changes: list[str], seed: int | None) -> Experiment:
+    """Return the experiment in a file, or a first one for data with these options; raises ConfigError."""
+    from fedkin.running.experiment import changed_experiment, load
     from fedkin.running.init_experiment import DataOptions, first_experiment
 
-    columns = DataOptions(*said)
+    columns = DataOptions(*options_given)
     more = [*changes, *([f"run.seed={seed}"] if seed is not None else [])]
     if data.suffix == ".toml":
         columns.only((), f"{data} is an experiment file, which says this in [data]")
@@ -318,7 +312,7 @@ def _experiment(data: Path, said: tuple[Any, ...], changes: list[str], seed: int
     first = first_experiment(data, columns)
     table = {**first.table, "training": {**first.table["training"], **_TRAINING}}
     _print_findings(first.findings, stderr=True)
-    return changed(table, more, str(data))
+    return changed_experiment(table, more, str(data))
 
 
 @contextmanager

@@ -31,12 +31,12 @@ def say(*lines: str, stderr: bool = False) -> None:
         console.print(line)
 
 
-def printed_as_json(asked: bool, value: Any) -> bool:
-    """Print the value as JSON without control characters if that is asked for; return whether it is."""
-    if asked:
+def printed_as_json(as_json: bool, value: Any) -> bool:
+    """Print the value as JSON without control characters if `as_json`, and return `as_json`."""
+    if as_json:
         text = json.dumps(value, indent=2, ensure_ascii=False)
         print(_CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
-    return asked
+    return as_json
 
 
 def print_table(
@@ -131,7 +131,7 @@ def stop_on_signals(folder: Path, again: str | None = None) -> Iterator[StopFlag
 
 
 @contextmanager
-def hearing(folder: Path, quiet: bool, again: str | None = None) -> Iterator[Callable[[str, int, int], Progress]]:
+def run_watchers(folder: Path, quiet: bool, again: str | None = None) -> Iterator[Callable[[str, int, int], Progress]]:
     """As `stop_on_signals`, for several runs; yields a function that returns the progress of the next run."""
     with stop_on_signals(folder, again) as stop:
         yield ProgressOfSeveral(stop, quiet).next

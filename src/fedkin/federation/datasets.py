@@ -96,7 +96,7 @@ class _Reader:
     def _add(self, item: Any, where: str, row: int, batched: bool) -> int:
         """Add a sample or a batch, which must have the same form as earlier ones; returns its number of samples."""
         place = f"{where}sample {row}"
-        x, y = _apart(item, place, self.target)
+        x, y = _input_and_target(item, place, self.target)
         entries = {str(name): value for name, value in x.items()} if isinstance(x, Mapping) else {_INPUT: x}
         arrays = {name: _array(value, place, batched) for name, value in {**entries, _TARGET: y}.items()}
         if self.arrays and arrays.keys() != self.arrays.keys():
@@ -138,7 +138,7 @@ def _samples(data: Any) -> Iterator[Any]:
     return iter(data)
 
 
-def _apart(item: Any, place: str, target: str | None) -> tuple[Any, Any]:
+def _input_and_target(item: Any, place: str, target: str | None) -> tuple[Any, Any]:
     """(inputs, target) of a sample or batch: a pair, or a dict in which the target has a name."""
     if isinstance(item, Mapping):
         name = target if target is not None else next((name for name in _TARGETS if name in item), None)

@@ -34,8 +34,8 @@ from fedkin.federation.table import (
 from fedkin.untrusted import escaped
 
 # The type of a column, which must be the same at all participants; "empty" is compatible with all types.
-Held = Literal["empty", "truth", "date", "time", "duration", "number", "text"]
-_HELD: dict[str, Held] = {
+ColumnType = Literal["empty", "truth", "date", "time", "duration", "number", "text"]
+_COLUMN_TYPES: dict[str, ColumnType] = {
     "nothing": "empty", "true and false": "truth", "dates": "date", "times": "time", "durations": "duration",
     "numbers": "number", "texts": "text",
 }  # fmt: skip
@@ -51,8 +51,8 @@ class ColumnTypes(AsJson):
 
     what: ClassVar[str] = "the columns of a table"
 
-    types: Mapping[str, Held]
-    target: Held
+    types: Mapping[str, ColumnType]
+    target: ColumnType
 
     def unlike(self, common: ColumnTypes) -> str:
         """Return why a table with these columns does not fit the columns `common`; empty if it does."""
@@ -72,7 +72,7 @@ def common_columns(tables: Mapping[str, ColumnTypes]) -> ColumnTypes:
     """Return the columns that most tables have, each with its most frequent type; the first table breaks ties."""
     first, *others = tables.values()
     have = Counter(name for each in tables.values() for name in each.types)
-    types: dict[str, Held] = {}
+    types: dict[str, ColumnType] = {}
     for name in [*first.types, *(name for each in others for name in each.types)]:
         if 2 * have[name] + (name in first.types) > len(tables):
             held = Counter(each.types[name] for each in tables.values() if each.types.get(name, "empty") != "empty")
@@ -92,9 +92,9 @@ class TableSummary(AsJson):
 
     what: ClassVar[str] = "the summary of a table"
 
-    types: Mapping[str, Held]
+    types: Mapping[str, ColumnType]
     profile: Profile
-    target: Held
+    target: ColumnType
     values: Annotated[tuple[str, ...], Field(max_length=_MOST_VALUES)] | None = None
     moments: Moments | None = None
 
@@ -167,11 +167,11 @@ def summary_of(table: pa.Table, reading: Reading, where: str, typed: bool = Fals
     ({'age': 'number'}, Moments(count=3, mean=60.0, squares=200.0), ('0', '1'))
     """
     columns = columns_of(table, reading, where)
-    types = {name: _held(columns.inputs, name) for name in columns.inputs.column_names}
+    types = {name: _type_of(columns.inputs, name) for name in columns.inputs.column_names}
     for name in reading.categories:
         if types.get(name) == "number" and not typed:
             types[name] = "text"
-    held, different = _held(table, reading.target), sorted(set(columns.values))
+    held, different = _type_of(table, reading.target), sorted(set(columns.values))
     values: tuple[str, ...] | None = tuple(different)
     moments: Moments | None = None
     if reading.kind == "regression" and held == "text":
@@ -224,11 +224,11 @@ def agree(summaries: Mapping[str, TableSummary], reading: Reading) -> SharedEnco
         name: "category" if held == "text" or name in reading.categories else "number"
         for name, held in common.types.items()
     }
-    encoding = Encoding.of([_filled(summaries[id].profile, kinds) for id in order], kinds, reading.least)
+    encoding = Encoding.of([_with_kinds(summaries[id].profile, kinds) for id in order], kinds, reading.least)
     return SharedEncoding(encoding, _target([summaries[id] for id in order], reading))
 
 
-def _filled(profile: Profile, kinds: Mapping[str, Column]) -> Profile:
+def _with_kinds(profile: Profile, kinds: Mapping[str, Column]) -> Profile:
     """A profile with exactly the columns of `kinds`: a column without values gets the kind that it has elsewhere."""
     numbers = {name: profile.numbers.get(name, Moments(0, 0.0, 0.0)) for name in kinds if kinds[name] == "number"}
     counts = {name: profile.categories.get(name, {}) for name in kinds if kinds[name] == "category"}
@@ -249,6 +249,6 @@ def _target(summaries: list[TableSummary], reading: Reading) -> Target:
     return target_of(reading, different, text, moments, where)
 
 
-def _held(table: pa.Table, name: str) -> Held:
+def _type_of(table: pa.Table, name: str) -> ColumnType:
     kinds_of(table.select([name]))  # raises DataError for unsupported types
-    return _HELD[name_of_type(table.schema.field(name).type)]
+    return _COLUMN_TYPES[name_of_type(table.schema.field(name).type)]

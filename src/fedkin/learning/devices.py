@@ -25,7 +25,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from fedkin.errors import ConfigError
 from fedkin.federation import Samples
-from fedkin.federation.inputs import each, parts
+from fedkin.federation.inputs import map_arrays, parts
 
 CPU = torch.device("cpu")
 _NAME = re.compile(r"cpu|cuda(:\d+)?")
@@ -171,10 +171,10 @@ class Resident:
             return samples
         rows = samples.rows
         if self._room(*parts(samples.x).values(), samples.y):
-            x, y = each(self._put, samples.x), self._put(samples.y)
+            x, y = map_arrays(self._put, samples.x), self._put(samples.y)
             return replace(samples, x=x, y=y, rows=None if rows is None else self._put(rows))
         own = samples.own()
-        return replace(own, x=each(lambda part: part.to(self.device), own.x), y=own.y.to(self.device))
+        return replace(own, x=map_arrays(lambda part: part.to(self.device), own.x), y=own.y.to(self.device))
 
     def _room(self, *arrays: Tensor) -> bool:
         new = sum(array.nbytes for array in arrays if array not in self.held)

@@ -13,14 +13,13 @@ from fedkin.analysis.intervals import added
 from fedkin.errors import RunError
 from fedkin.records import reading
 from fedkin.records.comparison import figures_of, spread, unequal_conditions
-from fedkin.records.controls import counterpart
 from fedkin.records.files import read_json
 from fedkin.records.metrics import privacy_sentence
 from fedkin.records.run import Result, find_runs, read_run, unfinished
 from fedkin.report import ranks
 from fedkin.report.features import FeatureBudget, features_of
 from fedkin.report.graphs import evenly, graph_of, pack_values, sharing_of
-from fedkin.report.ranks import ReportRun
+from fedkin.report.runs import ReportRun, counterpart, report_runs, verdicts_of
 from fedkin.report.sections import measures_of, missing_of, phases_of, risks_of
 from fedkin.report.units import student
 from fedkin.report.words import FEDAVG, LOCAL, Subject, headline, sentence
@@ -34,14 +33,14 @@ _EVENTS = 12  # sentences about clients that joined and left
 def collect(places: Sequence[Path]) -> dict[str, Any]:
     """The page's data, in JSON types only; raises RunError for a folder without a finished run."""
     runs = _runs(places)
-    reported = ranks.report_runs(runs)
+    reported = report_runs(runs)
     by_label: dict[str, list[ReportRun]] = {}
     for one in reported:
         by_label.setdefault(one.label, []).append(one)
     titles = {label: of_method[0].title for label, of_method in by_label.items()}
     metric, seeds = runs[0].metric, sorted({run.seed for run in runs})
     about = Subject.of(by_label)
-    rows, federations = _each(reported)
+    rows, federations = _run_data(reported)
     return {
         "title": str(runs[0].summary.get("name", "run")),
         "scenario": str(runs[0].summary.get("scenario", "")),
@@ -61,7 +60,7 @@ def collect(places: Sequence[Path]) -> dict[str, Any]:
         "table": [_row(label, of_method, runs) for label, of_method in by_label.items()],
         "phases": phases_of(by_label),
         "warnings": _warnings(reported),
-        "events": _movements(reported),
+        "events": _client_events(reported),
         "unlike": [] if about.tuned else unequal_conditions({one.title: one.run for one in reported}),
         "missing": missing_of(reported),
         "privacy": [
@@ -91,11 +90,11 @@ def _runs(places: Sequence[Path]) -> list[Result]:
     return runs
 
 
-def _each(reported: Sequence[ReportRun]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _run_data(reported: Sequence[ReportRun]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return (the page's data of each run, the facts of each federation); many or large runs get less space each."""
     runs = [one.run for one in reported]
     sharing = max(1, sum(bool(run.graphs) for run in runs))
-    places_left = FeatureBudget.shared(runs)
+    budget = FeatureBudget.shared(runs)
     points = max(2, _CURVE_POINTS // max(1, sum(len(run.client_facts) for run in runs)))
     rows: list[dict[str, Any]] = []
     federations: list[dict[str, Any]] = []
@@ -114,12 +113,12 @@ def _each(reported: Sequence[ReportRun]) -> tuple[list[dict[str, Any]], list[dic
                 "curve": _curve(run, max(20, _CURVE_ROUNDS // len(runs))),
                 "clients": pack_values(run.values_by_round, ids, points, run.metric.share),
                 "gain": None if gain is None else [_rounded(gain.by_client.get(id)) for id in ids],
-                "sure": ranks.verdicts_of(run, runs, gain, ids),
+                "sure": verdicts_of(one, ids),
                 "risks": risks_of(run),
                 "graph": graph,
                 "undrawn": bool(run.graphs) and graph is None,
                 "sharing": sharing_of(run, ids),
-                "features": features_of(run, ids, places_left),
+                "features": features_of(run, ids, budget),
             }
         )
     return rows, federations
@@ -152,7 +151,7 @@ def _warnings(reported: Sequence[ReportRun]) -> list[str]:
     ]
 
 
-def _movements(reported: Sequence[ReportRun]) -> list[str]:
+def _client_events(reported: Sequence[ReportRun]) -> list[str]:
     """The first sentences about clients that joined and left; each once, since all methods have the same events."""
     every = list(dict.fromkeys(text for one in reported for text in one.run.summary.get("events") or ()))
     more = len(every) - _EVENTS

@@ -12,7 +12,7 @@ from fedkin.records.comparison import COUNTED
 from fedkin.records.files import read_json
 from fedkin.records.reading import Form, checked
 from fedkin.report.html import NONE, part, render, small
-from fedkin.report.ranks import RULE
+from fedkin.report.runs import RULE
 from fedkin.report.sections import RISK_HEADS, missing_tables, risk_rows, traffic_tables
 from fedkin.report.units import megabytes
 from fedkin.report.words import LOCAL

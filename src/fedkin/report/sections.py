@@ -17,7 +17,7 @@ from fedkin.engines.results import SERVER, Missing
 from fedkin.records.outcomes import risks_in
 from fedkin.records.run import Result
 from fedkin.report.html import NONE, small
-from fedkin.report.ranks import ReportRun
+from fedkin.report.runs import ReportRun
 from fedkin.report.units import half_interval, megabytes
 
 # -- calibration of predicted risks ------------------------------------------------------------------------------------

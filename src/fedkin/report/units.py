@@ -19,10 +19,10 @@ def megabytes(count: float) -> str:
     return f"{count:.0f} B" if count else "0"
 
 
-def many(number: int, word: str) -> str:
+def plural(number: int, word: str) -> str:
     """A number with its noun.
 
-    >>> many(1, "client"), many(9000, "client")
+    >>> plural(1, "client"), plural(9000, "client")
     ('1 client', '9,000 clients')
     """
     return f"{number:,} {word}" + ("" if number == 1 else "s")

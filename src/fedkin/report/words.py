@@ -18,8 +18,8 @@ from fedkin.records import reading
 from fedkin.records.comparison import Gains
 from fedkin.records.files import read_json
 from fedkin.records.run import Result
-from fedkin.report.ranks import ReportRun
-from fedkin.report.units import many
+from fedkin.report.runs import ReportRun
+from fedkin.report.units import plural
 from fedkin.tasks import Metric
 
 LOCAL, FEDAVG = "local", "fedavg"
@@ -76,7 +76,7 @@ class Subject:
         mine = by_label[chosen]
         return cls(
             chosen, mine[0].title, [one.run for one in mine], [one.gain for one in mine], len(others),
-            _TEST if held is None else _on(held), means,
+            _TEST if held is None else _validation_text(held), means,
         )  # fmt: skip
 
     @property
@@ -113,7 +113,7 @@ def headline(about: Subject) -> str:
     gains = about.known_gains()
     if not gains:
         return f"{title} reaches a mean {about.metric.title} of {_value(about.mean, about.metric)} over clients."
-    total, surely, (better, worse, *_) = _fates(gains)
+    total, surely, (better, worse, *_) = _gain_counts(gains)
     mean = f"mean {about.metric.title} {_value(about.mean, about.metric)}"
     return f"{title}: {better} of {total} clients {surely}gain over training alone, {worse} {surely}lose; {mean}."
 
@@ -132,11 +132,11 @@ def _who_gains(about: Subject) -> str:
     metric, gains = about.metric, about.known_gains()
     seeds = f" (means over {len(about.runs)} seeds)" if len(about.runs) > 1 else ""
     if about.mean is None:
-        return f"{many(about.clients, 'client')} without test data"
+        return f"{plural(about.clients, 'client')} without test data"
     if not gains:
-        text = f"mean test {metric.title} {_value(about.mean, metric)} over {many(about.clients, 'client')}{seeds}"
+        text = f"mean test {metric.title} {_value(about.mean, metric)} over {plural(about.clients, 'client')}{seeds}"
         return text if about.runs[0].method == LOCAL else f"{text}, without a comparable run of Local to say who gains"
-    total, surely, (better, worse, apart, few) = _fates(gains)
+    total, surely, (better, worse, apart, few) = _gain_counts(gains)
     need = "events" if any(one.events is not None for one, _ in gains[0].sure.values()) else "test samples"
     lose = "surely hurt" if surely else "lose"
     text = f"{better} of {total} clients {surely}gain over training alone, {worse} {lose}"
@@ -145,7 +145,7 @@ def _who_gains(about: Subject) -> str:
     return f"{text}{seeds}, {_mean_gain(gains, metric)}"
 
 
-def _fates(gains: Sequence[Gains]) -> tuple[str, str, list[str]]:
+def _gain_counts(gains: Sequence[Gains]) -> tuple[str, str, list[str]]:
     """(number of clients, "surely " if they have verdicts, [better, worse, not told apart, too few samples]).
 
     Numbers are means over the runs.
@@ -175,18 +175,20 @@ def _groups(runs: Sequence[Result]) -> str:
     given = ", ".join(dict.fromkeys(text for run in runs for text in run.summary.get("given") or ()))
     if any(groups.get("found") is None for groups in summaries) or not all(run.graphs for run in runs):
         return f"told: {given}" if given else ""
-    tested = [told for run in runs if (told := told_of(run)) is not None]
-    against = _against([groups.get("ari") for groups in summaries])
+    tested = [told for run in runs if (told := findings_of(run)) is not None]
+    against = _agreement([groups.get("ari") for groups in summaries])
     if len(tested) == len(runs):
-        text = in_words(tested, against)
+        text = findings_text(tested, against)
     else:
         counts = sorted({int(groups["found"]) for groups in summaries})
-        text = f"{many(counts[-1], 'group')} found" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} groups found"
+        text = (
+            f"{plural(counts[-1], 'group')} found" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} groups found"
+        )
         text += against
     return f"{text} ({given})" if given else text
 
 
-def _against(ari: Sequence[float | None]) -> str:
+def _agreement(ari: Sequence[float | None]) -> str:
     known = [value for value in ari if value is not None]
     if len(known) < len(ari):
         return ""
@@ -219,7 +221,7 @@ def _best(candidates: Mapping[str, Result], means: Mapping[str, float | None]) -
         for label, run in candidates.items()
     }
     best = [label for label in candidates if worth[label] == max(worth.values())]
-    return next((label for label in best if len(best) > 1 and told_of(candidates[label]) is not None), best[0])
+    return next((label for label in best if len(best) > 1 and findings_of(candidates[label]) is not None), best[0])
 
 
 def _validation(runs: Sequence[Result], candidates: Sequence[str]) -> reading.Validation | None:
@@ -237,7 +239,7 @@ def validation_in(folder: Path) -> reading.Validation | None:
     return reading.Validation(**reading.checked(reading.Validation, read_json(path), path))
 
 
-def _on(held: reading.Validation) -> str:
+def _validation_text(held: reading.Validation) -> str:
     what, _, share = held.hold_out.partition(":")
     return f"validation ({float(share):.0%} of the {'clients' if what == 'clients' else 'training samples'})"
 
@@ -249,7 +251,7 @@ def chosen_line(methods: Sequence[str], held: reading.Validation | None, higher:
         return ""
     if held is not None and set(candidates) <= set(held.means):
         best = max(candidates, key=lambda name: held.means[name] if higher else -held.means[name])
-        return f"by {_on(held)}, the best of {len(candidates)} methods is {best}"
+        return f"by {_validation_text(held)}, the best of {len(candidates)} methods is {best}"
     return f"the best of {len(candidates)}, chosen on {_TEST}, looks too good: use fedkin tune"
 
 
@@ -301,7 +303,7 @@ def _judged_group(number: int, members: Sequence[str], verdict: str, tests: Evid
     return JudgedGroup(number, verdict, tuple(members), node, len(members) - len(founders))
 
 
-def _alone(groups: Iterable[JudgedGroup]) -> list[str]:
+def _lone_clients(groups: Iterable[JudgedGroup]) -> list[str]:
     """Ids of the clients that are alone."""
     return sorted(id for group in groups if group.verdict == "alone" for id in group.members)
 
@@ -337,10 +339,10 @@ class Findings:
         p = [value for node in nodes if node is not None for value in node.p.values()]
         clients, placed = sum(len(group.members) for group in groups), sum(group.placed for group in groups)
         alpha, warnings = (None, ()) if tests is None else (tests.alpha, tests.warnings)
-        return cls(kinds, len(_alone(groups)), min(p, default=None), clients, placed, alpha, len(p), warnings)
+        return cls(kinds, len(_lone_clients(groups)), min(p, default=None), clients, placed, alpha, len(p), warnings)
 
 
-def told_of(run: Result) -> Findings | None:
+def findings_of(run: Result) -> Findings | None:
     """The tests' findings about a run's last graph; None without verdicts."""
     if not run.graphs:
         return None
@@ -349,14 +351,14 @@ def told_of(run: Result) -> Findings | None:
     return Findings.of(groups, graph.evidence) if groups else None
 
 
-def in_words(seeds: Sequence[Findings], against: str = "") -> str:
+def findings_text(seeds: Sequence[Findings], against: str = "") -> str:
     """The tests' findings in words, for one run or one run per seed. against: words about planted groups.
 
-    >>> in_words([Findings({"same": 4}, p=0.1, alpha=0.001, tests=12)])[:67]
+    >>> findings_text([Findings({"same": 4}, p=0.1, alpha=0.001, tests=12)])[:67]
     '4 groups found by tests: within groups no difference is significant'
-    >>> in_words([Findings({"same": 4}, p=0.1, alpha=0.001, tests=12)])[67:]
+    >>> findings_text([Findings({"same": 4}, p=0.1, alpha=0.001, tests=12)])[67:]
     ' (alpha = 0.001, corrected for 12 tests; smallest p 0.1)'
-    >>> in_words([Findings({"same": 1}, alone=1)])
+    >>> findings_text([Findings({"same": 1}, alone=1)])
     '1 group and 1 client alone found by tests: within groups no difference is significant'
     """
     counts = [sum(one.kinds.values()) for one in seeds]
@@ -364,8 +366,8 @@ def in_words(seeds: Sequence[Findings], against: str = "") -> str:
     if not high:
         return f"no groups found by tests{against}: every client differs from all others{_tests_seen(seeds)}"
     most = max(one.alone for one in seeds)
-    count = many(high, "group") if low == high else f"{low} to {high} groups"
-    alone = f" and {'up to ' if len(seeds) > 1 else ''}{many(most, 'client')} alone" if most else ""
+    count = plural(high, "group") if low == high else f"{low} to {high} groups"
+    alone = f" and {'up to ' if len(seeds) > 1 else ''}{plural(most, 'client')} alone" if most else ""
     return f"{count}{alone} found by tests{against}: {_inside(seeds)}{_tests_seen(seeds)}"
 
 
@@ -376,7 +378,7 @@ def _inside(seeds: Sequence[Findings]) -> str:
     if "same" in words and known:
         tests = sum(one.tests for one in seeds)
         alpha = next((one.alpha for one in seeds if one.alpha is not None), None)
-        level = "" if alpha is None else f"alpha = {alpha:g}, corrected for {many(tests, 'test')}; "
+        level = "" if alpha is None else f"alpha = {alpha:g}, corrected for {plural(tests, 'test')}; "
         words["same"] += f" ({level}smallest {p_text(min(known))})"
     if len(kinds) == 1:
         return f"within groups {next(iter(words.values()))}"
@@ -446,7 +448,7 @@ def _level_words(figures: Mapping[str, Any]) -> dict[str, str]:
 
 def groups_in_terminal(label: str, runs: Sequence[Result]) -> list[str]:
     """Lines about a method's tested groups, over all its seeds; empty without verdicts."""
-    told = {run.seed: one for run in runs if (one := told_of(run)) is not None}
+    told = {run.seed: one for run in runs if (one := findings_of(run)) is not None}
     if not told:
         return []
     tested = list(told.values())
@@ -456,10 +458,10 @@ def groups_in_terminal(label: str, runs: Sequence[Result]) -> list[str]:
     chosen = [f"{label}{seeds} {'; '.join(words)}"] if (words := dict.fromkeys(filter(None, choices))) else []
     warnings = dict.fromkeys(text.partition(":")[0] for one in tested for text in one.warnings)
     notes = [f"{label}: {text}" for text in (*warnings, *leads)]
-    return [f"{label}{seeds}: {in_words(tested)}", *chosen, *notes]
+    return [f"{label}{seeds}: {findings_text(tested)}", *chosen, *notes]
 
 
-def drawn_tests(
+def tests_data(
     graph: Graph, named: Mapping[str, int] | None, number: Mapping[str, int], rounds: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any] | None:
     """The page's data of a graph's verdicts and tests, with clients numbered; None without verdicts.
@@ -471,7 +473,7 @@ def drawn_tests(
         return None
     tests = graph.evidence
     told = Findings.of(groups, tests)
-    several, alone = [group for group in groups if group.verdict != "alone"], _alone(groups)
+    several, alone = [group for group in groups if group.verdict != "alone"], _lone_clients(groups)
     rows = []
     for group in several[:_ROWS]:
         node = _node(group, tests)
@@ -482,7 +484,7 @@ def drawn_tests(
             "clients": [number[id] for id in group.members[:_NAMED]],
         })  # fmt: skip
     return {
-        "words": "; ".join([in_words([told]), *told.warnings]),
+        "words": "; ".join([findings_text([told]), *told.warnings]),
         "choice": choice_words(rounds),
         "groups": rows,
         "more": [len(several[_ROWS:]), sum(len(group.members) for group in several[_ROWS:])],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedkin.errors import ConfigError, DataError, RunError, first_few, nearest
-from fedkin.federation.inputs import CODES
+from fedkin.federation.inputs import CODES, map_arrays, parts
 from fedkin.federation.samples import prepared
 from fedkin.federation.table import Encoding, Target, as_table, kinds_of
 from fedkin.keys import key
@@ -213,16 +214,11 @@ class Loaded(Mapping[str, nn.Module]):
     # -- inputs and outputs ----------------------------------------------------------------------------------------
 
     def _outputs(self, x: Any, id: str) -> Tensor:
-        given, model = self._inputs(x, id), self._model(id)
-        rows = len(given if isinstance(given, Tensor) else next(iter(given.values())))
-        parts = []
+        inputs, model = self._inputs(x, id), self._model(id)
+        rows = len(next(iter(parts(inputs).values())))
+        batches = [itemgetter(slice(start, start + _BATCH)) for start in range(0, max(rows, 1), _BATCH)]
         with torch.no_grad():
-            for start in range(0, max(rows, 1), _BATCH):
-                part = slice(start, start + _BATCH)
-                parts.append(
-                    model(given[part] if isinstance(given, Tensor) else {n: t[part] for n, t in given.items()})
-                )
-        return torch.cat(parts).double()
+            return torch.cat([model(map_arrays(batch, inputs)) for batch in batches]).double()
 
     def _inputs(self, x: Any, id: str) -> Any:
         if self.encoding is not None and not isinstance(x, (np.ndarray, Tensor)):

@@ -18,8 +18,9 @@ from fedkin.records import reading
 from fedkin.records.files import json_bytes
 from fedkin.records.reading import Plan
 from fedkin.records.run import Result
-from fedkin.running.experiment import Experiment, taken_changes
-from fedkin.running.grid import Cell, Choice, Hears, HoldOut, Runs, check_choices, combinations, run_plan, values_of
+from fedkin.running.experiment import Experiment, resolve_changes
+from fedkin.running.grid import Cell, Choice, HoldOut, Runs, Watchers, check_choices, combinations, run_plan, values_of
+from fedkin.running.plugins import own_section
 from fedkin.settings import Span, flat, tunables
 
 __all__ = ["RATE", "Candidate", "Equal", "at_the_border", "best", "plan_choices", "tune"]
@@ -174,7 +175,7 @@ def best(candidates: Sequence[Candidate], higher: bool) -> Candidate | None:
 def tune(
     experiment: Experiment, methods: Sequence[str], choices: Sequence[Choice] | Equal, hold: HoldOut,
     seeds: Sequence[int], data_root: Path | None, folder: Path, *,
-    hears: Hears | None = None,
+    watcher_for: Watchers | None = None,
 ) -> dict[str, list[Candidate]]:  # fmt: skip
     """Run every candidate of every method on `held_out` federations; write each method's best one to `tuned.toml`.
 
@@ -233,7 +234,7 @@ def tune(
         else {"values": values_of(choices)}
     )  # fmt: skip
     plan = Plan(command="tune", methods=list(methods), seeds=list(seeds), hold_out=str(hold), **what)
-    return judged(run_plan(base, cells, folder, plan, kept, hears, outputs=outputs, failed=str, further=further))
+    return judged(run_plan(base, cells, folder, plan, kept, watcher_for, outputs=outputs, failed=str, further=further))
 
 
 def plan_choices(plan: Plan) -> list[Choice] | Equal:
@@ -250,9 +251,9 @@ def _tuned(experiment: Experiment, winners: Mapping[str, Candidate]) -> dict[str
     """
     table = experiment.resolved()
     sections = {name: flat(section) for name, section in table.get("methods", {}).items()}
-    files = list(table.get("own", []))
+    files = [*table.get("own", [])]
     for name, winner in winners.items():
-        settings, more = taken_changes(winner.settings)  # the table is read in another folder
+        settings, more = resolve_changes(winner.settings)  # the table is read in another folder
         sections[name] = sections.get(name, {}) | settings
         files += more
-    return table | {"methods": sections} | ({"own": list(dict.fromkeys(files))} if files else {})
+    return table | {"methods": sections} | own_section(files)
