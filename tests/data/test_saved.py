@@ -1,4 +1,4 @@
-"""The columns of a columns_of_saved dataset, from its features as the package datasets has them."""
+"""The columns of a saved dataset, from its features as the package datasets has them."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def advise(
     work = Work(renamed, judgeable.folds, shapes, rates, bench, heads, strengths)
     if folder is not None:
         _claim(folder, _identity(work, plan))
-    outputs = work.done(
+    outputs = work.run_all(
         None if folder is None else folder / "folds", lambda done, total: progress("validation", done, total), goes_on
     )
     tried = 1 + max(rate for rate, _, _ in outputs)
@@ -238,8 +238,8 @@ def _marks(
     inside = dealt.fold[rows] == fold
     labels = work.federation[id].train.labels().numpy()
     truth = labels[rows][inside] if kind == "risk" else None
-    did = outputs[rate, split, shapes[split]][id]
-    return marks_of(Outcomes(kind, did[min(model, len(did) - 1)][inside], truth))
+    by_model = outputs[rate, split, shapes[split]][id]
+    return marks_of(Outcomes(kind, by_model[min(model, len(by_model) - 1)][inside], truth))
 
 
 def _partner_values(
@@ -254,18 +254,18 @@ def _partner_values(
     none: list[frozenset[Shape]] = [frozenset()] * splits
     trained_all = replace(work, shapes=[shapes] * splits, rates=[work.rates[rate]], heads=none)
     place = None if folder is None else folder / "partners"
-    outputs = trained_all.done(place, lambda done, total: progress("partners", done, total))
+    outputs = trained_all.run_all(place, lambda done, total: progress("partners", done, total))
     marks: dict[str, list[dict[frozenset[str], Marks]]] = {names[id]: [] for id in ids}
     for id in ids:
         shape_of = {frozenset(names[other] for other in (id, *each.partners(id))): each for each in shapes}
         for fold in range(folds):
-            did = {
+            by_coalition = {
                 coalition: _marks(trained_all, outputs, 0, [each] * splits, id, fold)
                 for coalition, each in shape_of.items()
             }
             # Whether a fold determines the metric depends only on its labels.
-            if None not in did.values():
-                marks[names[id]].append({coalition: one for coalition, one in did.items() if one is not None})
+            if None not in by_coalition.values():
+                marks[names[id]].append({coalition: one for coalition, one in by_coalition.items() if one is not None})
     return worth_of(marks, {names[id]: frozenset(names[other] for other in group) for id, group in groups.items()})
 
 
@@ -274,10 +274,10 @@ def _trials(
     folds: int, outputs: Outputs,
 ) -> Trials:  # fmt: skip
     """Collect the marks of every candidate's models, by fold."""
-    did: dict[str, list[dict[str, list[Marks | None]]]] = {}
+    marks: dict[str, list[dict[str, list[Marks | None]]]] = {}
     for name in candidates:
         shapes = [split[name] for split in splits]
-        did[name] = [
+        marks[name] = [
             {
                 id: [_marks(work, outputs, rate, shapes, id, fold, model) for fold in range(folds)]
                 for id in work.federation
@@ -288,7 +288,7 @@ def _trials(
         name: frozenset(id for id in work.federation if final[name].partners(id))
         for name in candidates if name != "local"
     }  # fmt: skip
-    return Trials(candidates, did, shares, folds)
+    return Trials(candidates, marks, shares, folds)
 
 
 def _advice(

@@ -189,7 +189,7 @@ class Work:
         chunks = [tuple(parts[start : start + size]) for start in range(0, len(parts), size)]
         return [(rate, chunk) for rate in range(len(self.rates)) for chunk in chunks]
 
-    def done(
+    def run_all(
         self,
         folder: Path | None,
         progress: Callable[[int, int], None],
@@ -201,7 +201,7 @@ class Work:
         `folder` are read. progress(runs done, runs in all) is called before each run, and at the end; goes_on(rate)
         before the first rate and before each rate not yet in `folder`: if False, this and later rates are left out.
         """
-        found: Outputs = {}
+        outputs: Outputs = {}
         jobs = self.jobs()
         paths = [None if folder is None else folder / f"run-{number}.safetensors" for number in range(len(jobs))]
         for number, ((rate, parts), path) in enumerate(zip(jobs, paths, strict=True)):
@@ -211,15 +211,17 @@ class Work:
             if (number == 0 or (rate != jobs[number - 1][0] and rate in missing)) and not goes_on(rate):
                 break
             if path is None or not path.exists():
-                kept = self._run(rate, parts)
+                stored = self._run(rate, parts)
                 if path is not None:
-                    _write(path, kept)
+                    _write(path, stored)
             else:
-                kept = _read(path)
+                stored = _read(path)
             for place, (split, shape) in enumerate(parts):
-                found[rate, split, self.shapes[split][shape]] = {id: kept[f"{place}/{id}"] for id in self.federation}
+                outputs[rate, split, self.shapes[split][shape]] = {
+                    id: stored[f"{place}/{id}"] for id in self.federation
+                }
         progress(len(jobs), len(jobs))
-        return found
+        return outputs
 
     def _run(self, rate: int, parts: Sequence[tuple[int, int]]) -> dict[str, Values]:
         """Train these parts in one run; returns the outcomes of their models, by "number of the part/id"."""
@@ -242,13 +244,13 @@ class Work:
         method = parse(Given, {"groups": groups, "near": near}, "method")
         together = Federation(clients, self.federation.task, self.federation.name)
         net, result = trained(method, together, self.bench, self.rates[rate])
-        found, module, task = {}, net.scratch(), together.task
+        outcomes, module, task = {}, net.scratch(), together.task
         for place, (split, number) in enumerate(parts):
             for id in self.federation:
                 params, train = result.models[f"{id}/{split}.{number}"], trains[id, split]
                 test = self.federation[id].train.take(self.folds[id].validated(split))
                 if not len(test):
-                    found[f"{place}/{id}"] = np.empty((1, 0))
+                    outcomes[f"{place}/{id}"] = np.empty((1, 0))
                     continue
                 outputs, shape = [infer(net, module, params, "logits", test)], self.shapes[split][number]
                 if shape in self.heads[split] and shape.partners(id):
@@ -256,9 +258,9 @@ class Work:
                     x = torch.cat([x.double(), torch.ones(len(x), 1, dtype=torch.float64)], 1)
                     heads = pulled_heads(params, features, train.labels(), self.strengths, task)
                     outputs += [x @ head for head in heads]
-                did = [outcomes_of(task, each, test.labels()).values for each in outputs]
-                found[f"{place}/{id}"] = np.stack(did)
-        return found
+                values = [outcomes_of(task, each, test.labels()).values for each in outputs]
+                outcomes[f"{place}/{id}"] = np.stack(values)
+        return outcomes
 
 
 def method_of(
@@ -284,9 +286,9 @@ def trained(method: Given, federation: Federation, bench: Bench, rate: float) ->
     return net, execute(setup, run, name="advice", scenario=federation.name)
 
 
-def _write(path: Path, found: Mapping[str, Values]) -> None:
+def _write(path: Path, outcomes: Mapping[str, Values]) -> None:
     make_durable(path.parent)
-    write_bytes(path, codec.encode({name: torch.from_numpy(np.array(values)) for name, values in found.items()}))
+    write_bytes(path, codec.encode({name: torch.from_numpy(np.array(values)) for name, values in outcomes.items()}))
 
 
 def _read(path: Path) -> dict[str, Values]:

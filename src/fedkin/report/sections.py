@@ -18,7 +18,7 @@ from fedkin.records.outcomes import risks_in
 from fedkin.records.run import Result
 from fedkin.report.html import NONE, small
 from fedkin.report.runs import ReportRun
-from fedkin.report.units import half_interval, megabytes
+from fedkin.report.units import half_interval, megabytes, number_range
 
 # -- calibration of predicted risks ------------------------------------------------------------------------------------
 
@@ -63,7 +63,7 @@ def risk_rows(runs: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> l
         if mine:
             score = [one["brier"] for one in mine]
             mean = f"{statistics.fmean(score):.4f}"
-            cells = [_range([one[name] for one in mine]) for name in ("n", "events")]
+            cells = [number_range([one[name] for one in mine]) for name in ("n", "events")]
             cells += [
                 small(mean, f"± {half_interval(score):.4f}") if len(mine) > 1 else mean,
                 f"{statistics.fmean(one['none'] for one in mine):.4f}",
@@ -89,11 +89,6 @@ def over_seeds(fits: Sequence[Sequence[float]]) -> tuple[float, Interval]:
     between = statistics.variance(values) if len(values) > 1 else 0.0
     half = z * math.sqrt(within + (1 + 1 / len(values)) * between)
     return mean, Interval(mean - half, mean + half)
-
-
-def _range(values: Sequence[int]) -> str:
-    low, high = min(values), max(values)
-    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def _with_interval(fits: Sequence[Sequence[float] | None]) -> str:

@@ -28,6 +28,16 @@ def plural(number: int, word: str) -> str:
     return f"{number:,} {word}" + ("" if number == 1 else "s")
 
 
+def number_range(numbers: Sequence[int]) -> str:
+    """The smallest and the largest of these numbers, or one number if all are equal.
+
+    >>> number_range([1200, 7]), number_range([7, 7])
+    ('7 to 1,200', '7')
+    """
+    low, high = min(numbers), max(numbers)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
 def student(count: int) -> float:
     """Factor from the standard deviation of `count` values to half the 95 % interval of their mean (Student).
 

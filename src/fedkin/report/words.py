@@ -70,13 +70,13 @@ class Subject:
         methods = {label: method for label, method in methods.items() if "@" not in label} or methods
         others = [label for label, method in methods.items() if method not in (LOCAL, FEDAVG)]
         candidates = others or [label for label, method in methods.items() if method == FEDAVG] or list(methods)
-        held = _validation([one.run for reported in by_label.values() for one in reported], others)
-        judged = means if held is None else dict.fromkeys(by_label) | held.means
+        validation = _validation([one.run for reported in by_label.values() for one in reported], others)
+        judged = means if validation is None else dict.fromkeys(by_label) | validation.means
         chosen = _best({label: by_label[label][0].run for label in candidates}, judged)
         mine = by_label[chosen]
         return cls(
             chosen, mine[0].title, [one.run for one in mine], [one.gain for one in mine], len(others),
-            _TEST if held is None else _validation_text(held), means,
+            _TEST if validation is None else _validation_text(validation), means,
         )  # fmt: skip
 
     @property
@@ -175,7 +175,7 @@ def _groups(runs: Sequence[Result]) -> str:
     given = ", ".join(dict.fromkeys(text for run in runs for text in run.summary.get("given") or ()))
     if any(groups.get("found") is None for groups in summaries) or not all(run.graphs for run in runs):
         return f"told: {given}" if given else ""
-    tested = [told for run in runs if (told := findings_of(run)) is not None]
+    tested = [findings for run in runs if (findings := findings_of(run)) is not None]
     against = _agreement([groups.get("ari") for groups in summaries])
     if len(tested) == len(runs):
         text = findings_text(tested, against)
@@ -227,8 +227,8 @@ def _best(candidates: Mapping[str, Result], means: Mapping[str, float | None]) -
 def _validation(runs: Sequence[Result], candidates: Sequence[str]) -> reading.Validation | None:
     """The results of a tuning, stored next to the runs; None unless it judged every candidate."""
     homes = {run.folder.resolve().parent for run in runs if run.folder is not None}
-    held = validation_in(homes.pop()) if len(homes) == 1 else None
-    return held if held is not None and set(candidates) <= set(held.means) else None
+    validation = validation_in(homes.pop()) if len(homes) == 1 else None
+    return validation if validation is not None and set(candidates) <= set(validation.means) else None
 
 
 def validation_in(folder: Path) -> reading.Validation | None:
@@ -239,19 +239,20 @@ def validation_in(folder: Path) -> reading.Validation | None:
     return reading.Validation(**reading.checked(reading.Validation, read_json(path), path))
 
 
-def _validation_text(held: reading.Validation) -> str:
-    what, _, share = held.hold_out.partition(":")
+def _validation_text(validation: reading.Validation) -> str:
+    what, _, share = validation.hold_out.partition(":")
     return f"validation ({float(share):.0%} of the {'clients' if what == 'clients' else 'training samples'})"
 
 
-def chosen_line(methods: Sequence[str], held: reading.Validation | None, higher: bool) -> str:
+def chosen_line(methods: Sequence[str], validation: reading.Validation | None, higher: bool) -> str:
     """A line for readers who want to take the best of these methods; empty if there is no choice."""
     candidates = [name for name in methods if name not in (LOCAL, FEDAVG) and "@" not in name]
     if len(candidates) < 2:
         return ""
-    if held is not None and set(candidates) <= set(held.means):
-        best = max(candidates, key=lambda name: held.means[name] if higher else -held.means[name])
-        return f"by {_validation_text(held)}, the best of {len(candidates)} methods is {best}"
+    if validation is not None and set(candidates) <= set(validation.means):
+        means = validation.means
+        best = max(candidates, key=lambda name: means[name] if higher else -means[name])
+        return f"by {_validation_text(validation)}, the best of {len(candidates)} methods is {best}"
     return f"the best of {len(candidates)}, chosen on {_TEST}, looks too good: use fedkin tune"
 
 
@@ -448,11 +449,11 @@ def _level_words(figures: Mapping[str, Any]) -> dict[str, str]:
 
 def groups_in_terminal(label: str, runs: Sequence[Result]) -> list[str]:
     """Lines about a method's tested groups, over all its seeds; empty without verdicts."""
-    told = {run.seed: one for run in runs if (one := findings_of(run)) is not None}
-    if not told:
+    by_seed = {run.seed: findings for run in runs if (findings := findings_of(run)) is not None}
+    if not by_seed:
         return []
-    tested = list(told.values())
-    choices = [choice_words(run.rounds, leads=False) for run in runs if run.seed in told]
+    tested = list(by_seed.values())
+    choices = [choice_words(run.rounds, leads=False) for run in runs if run.seed in by_seed]
     leads = lead_words(runs[0].rounds) if len(runs) == 1 else []
     seeds = "" if len(runs) == 1 else f", {len(tested)} seeds"
     chosen = [f"{label}{seeds} {'; '.join(words)}"] if (words := dict.fromkeys(filter(None, choices))) else []
@@ -472,19 +473,19 @@ def tests_data(
     if not groups:
         return None
     tests = graph.evidence
-    told = Findings.of(groups, tests)
+    findings = Findings.of(groups, tests)
     several, alone = [group for group in groups if group.verdict != "alone"], _lone_clients(groups)
     rows = []
     for group in several[:_ROWS]:
         node = _node(group, tests)
-        said = "" if node is None else node.said() if node.rejected else node.least()
+        text = "" if node is None else node.said() if node.rejected else node.least()
         rows.append({
             "group": group.number, "verdict": group.verdict, "size": len(group.members), "placed": group.placed,
-            "words": _MEANINGS.get(group.verdict, ""), "said": said,
+            "words": _MEANINGS.get(group.verdict, ""), "said": text,
             "clients": [number[id] for id in group.members[:_NAMED]],
         })  # fmt: skip
     return {
-        "words": "; ".join([findings_text([told]), *told.warnings]),
+        "words": "; ".join([findings_text([findings]), *findings.warnings]),
         "choice": choice_words(rounds),
         "groups": rows,
         "more": [len(several[_ROWS:]), sum(len(group.members) for group in several[_ROWS:])],

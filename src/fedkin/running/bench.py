@@ -217,27 +217,29 @@ def _total(runs: BySeed, key: str) -> float:
 
 def difference(one: BySeed, other: BySeed) -> dict[str, Any] | None:
     """The paired difference of clients' figures, with Student's interval over seeds, as a table."""
-    gain = added({seed: _gaps(line, other[seed]) for seed, line in one.items() if seed in other})
+    gain = added(_gaps(one, other))
     return None if gain is None else gain._asdict()
 
 
 def _losses(one: BySeed, other: BySeed) -> list[tuple[float, bool]]:
     """For each client: (points lost, mean over seeds; whether Student's 95 % interval is all above 0)."""
-    gaps = {seed: _gaps(line, other[seed]) for seed, line in one.items() if seed in other}
+    gaps = _gaps(one, other)
     lost = []
     for id in sorted(set().union(*gaps.values())):
-        gain = added({seed: {id: those[id]} for seed, those in gaps.items() if id in those})
+        gain = added({seed: {id: by_client[id]} for seed, by_client in gaps.items() if id in by_client})
         if gain is not None:
             lost.append((-gain.value, gain.high is not None and gain.high < 0))
     return lost
 
 
-def _gaps(one: Line, other: Line) -> dict[str, float]:
-    """The difference for each client that has both figures."""
-    return {
-        id: value - other["points"][id] for id, value in one["points"].items()
-        if value is not None and other["points"].get(id) is not None
-    }  # fmt: skip
+def _gaps(one: BySeed, other: BySeed) -> dict[int, dict[str, float]]:
+    """For each common seed, the difference for each client that has both figures."""
+    gaps = {}
+    for seed, line in one.items():
+        if seed in other:
+            mine, theirs = line["points"], other[seed]["points"]
+            gaps[seed] = {id: mine[id] - theirs[id] for id in mine if None not in (mine[id], theirs.get(id))}
+    return gaps
 
 
 def bench(

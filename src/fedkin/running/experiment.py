@@ -365,10 +365,9 @@ class Experiment:
 
     def with_method(self, method: ServerMethod | PeerMethod) -> Experiment:
         """Return the experiment with this object's settings in the section of its method; raises ConfigError."""
-        table, name = copy.deepcopy(dict(self.table)), method.name
-        sections = dict(_section(table, "methods", {}))
+        name, sections = method.name, dict(_section(self.table, "methods", {}))
         sections[name] = {**_section(sections, name, {}), "method": without_none(method.model_dump(mode="json"))}
-        experiment = Experiment.of({**table, "methods": sections}, self.inputs)
+        experiment = Experiment.of({**self.table, "methods": sections}, self.inputs)
         if (written := experiment.for_method(name).method) != method:
             raise ConfigError(
                 f"{name}: its settings cannot be written to an experiment file: {method} became {written}"

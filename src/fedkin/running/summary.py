@@ -67,7 +67,7 @@ def summary_of(
     settings = setup.method.model_dump(mode="json")
     optional: dict[str, Any] = {
         "calibration": calibration_of(outcomes_of(everyone.task.metric, seen)),
-        "given": given(settings, run.network),
+        "given": prior_knowledge(settings, run.network),
         "warnings": [
             *drifts_in(rounds),
             *cautions(settings, setup.training.rounds, rounds, scores, everyone.task.metric.name, run.precision),
@@ -130,10 +130,10 @@ def _groups(rounds: list[dict[str, Any]]) -> dict[str, Any]:
     return {**with_graph[-1], "ari_mean": sum(aris) / len(aris) if aris else None}
 
 
-def given(method: Mapping[str, Any], network: str) -> list[str]:
+def prior_knowledge(method: Mapping[str, Any], network: str) -> list[str]:
     """Return the prior knowledge that a method was given, from its settings and `run.network`; empty if none.
 
-    >>> given({"clusters": 4}, "complete"), given({"graph": {"groups": "planted"}}, "complete")
+    >>> prior_knowledge({"clusters": 4}, "complete"), prior_knowledge({"graph": {"groups": "planted"}}, "complete")
     (['4 groups, given'], ['planted groups, given'])
     """
     graph = method.get("graph")
