@@ -216,7 +216,7 @@ def sweep(
     with closing(StopFlag()) as stop:
         watcher_for = ProgressOfSeveral(stop, quiet=not progress).next
         runs = sweep_runs(base, names, choices, seed_list, folder, watcher_for=watcher_for)
-    results = {f"{one.method} {words(one.settings)}": one.results for one in runs}
+    results = {f"{cell.method} {words(cell.settings)}": cell.results for cell in runs}
     if folder is None:
         return Comparison(results, grid=runs)
     from fedkin.report.sweeping import draw
@@ -238,8 +238,8 @@ def _base(
             raise ConfigError(f"{name}: no such argument; {nearest(name, RunOptions.__annotations__)}")
     by_label, files = _methods_by_label(methods)
     objects: dict[str, Method] = {
-        label: parse(one, {}, one.__name__) if isinstance(one, type) else one
-        for label, one in by_label.items() if not isinstance(one, str)
+        label: parse(method, {}, method.__name__) if isinstance(method, type) else method
+        for label, method in by_label.items() if not isinstance(method, str)
     }  # fmt: skip
     root = None if data_root is None else place(data_root, "data_root")
     if isinstance(on, Federation) or (callable(on) and not isinstance(on, (str, Path, Experiment))):
@@ -254,10 +254,10 @@ def _base(
             raise ConfigError(f"{', '.join(given)}: of an experiment, set changes={{'section.field': value}}")
         plan, root = _experiment(on, more, metrics), root or Path("data")
     # A registered method stays registered in this process, so all other checks come first.
-    for one in objects.values():
-        _register(type(one))
+    for method in objects.values():
+        _register(type(method))
     plan = plan.with_own([*files, *files_of(map(type, objects.values()))])
-    names = {label: one for label, one in by_label.items() if isinstance(one, str) and label != one}
+    names = {label: method for label, method in by_label.items() if isinstance(method, str) and label != method}
     return Runs(plan, root, objects, names), by_label
 
 
@@ -303,39 +303,39 @@ def _methods_by_label(methods: Methods) -> tuple[dict[str, OneMethod], list[str]
     several: Iterable[Any] = [methods] if alone or not isinstance(methods, Iterable) else methods
     pairs = list(several.items() if isinstance(several, Mapping) else ((None, x) for x in several))
     # "mine@self" next to the class means a control of this class.
-    classes = {_kind(one).name: _kind(one) for _, one in pairs if not (labelled or isinstance(one, str))}
+    classes = {_kind(method).name: _kind(method) for _, method in pairs if not (labelled or isinstance(method, str))}
     by_label: dict[str, OneMethod] = {}
     files: list[str] = []
-    for label, one in pairs:
-        if isinstance(one, str):
-            (one,), read = resolve_names([one], "method", "methods")
+    for label, method in pairs:
+        if isinstance(method, str):
+            (method,), read = resolve_names([method], "method", "methods")
             files += read
-        kind = _kind(one, classes)
-        name = label if labelled else one if isinstance(one, str) else kind.name
-        if labelled and isinstance(one, str) and "@" in one:
-            raise ConfigError(f"methods: {one!r} is named after its method: label that, and give controls=True")
-        marked = "@" in str(name) and (labelled or not isinstance(one, str))
+        kind = _kind(method, classes)
+        name = label if labelled else method if isinstance(method, str) else kind.name
+        if labelled and isinstance(method, str) and "@" in method:
+            raise ConfigError(f"methods: {method!r} is named after its method: label that, and give controls=True")
+        marked = "@" in str(name) and (labelled or not isinstance(method, str))
         if not isinstance(name, str) or marked or not names_a_folder(name):
             raise ConfigError(f"methods: {name!r} cannot name a folder: use letters, digits, spaces and . - = +")
         if name in by_label:
             raise ConfigError(f"methods: {name!r} twice; give each a label: {{'mu=0.1': FedProx(mu=0.1), ...}}")
         # Tables and the report would show it as that method, and gains are measured against "local".
         if labelled and name in METHODS and kind.name != name:
-            other = one if isinstance(one, str) else kind.name
+            other = method if isinstance(method, str) else kind.name
             raise ConfigError(f"methods: {name!r} is the name of another method: give {other!r} another label")
-        by_label[name] = one
+        by_label[name] = method
     if not by_label:
         raise ConfigError("methods: at least one is needed")
     return by_label, files
 
 
-def _kind(one: OneMethod, classes: Mapping[str, type[Method]] | None = None) -> type[Method]:
+def _kind(method: OneMethod, classes: Mapping[str, type[Method]] | None = None) -> type[Method]:
     """Return the class of a method, or of a control's method; raises ConfigError for anything else."""
-    if isinstance(one, str):
-        return choose({**METHODS, **(classes or {})}, split_control(one)[0], "methods")
-    kind = one if isinstance(one, type) else type(one)
+    if isinstance(method, str):
+        return choose({**METHODS, **(classes or {})}, split_control(method)[0], "methods")
+    kind = method if isinstance(method, type) else type(method)
     if not issubclass(kind, (ServerMethod, PeerMethod)):
-        raise ConfigError(f"methods: expected names, method classes or method objects, got {escaped(repr(one), 80)}")
+        raise ConfigError(f"methods: expected names, method classes or method objects, got {escaped(repr(method), 80)}")
     if isabstract(kind):
         lacking = ", ".join(sorted(kind.__abstractmethods__))
         raise ConfigError(f"methods: {kind.__name__} lacks what a method needs: {lacking}")

@@ -113,12 +113,12 @@ def _units(together: Labels) -> Labels:
 def _even(ranked: Labels, sizes: Labels, kind: Labels, count: int) -> Labels:
     """Assign units of different sizes in turn to the fold with fewest samples of their class, then of all classes."""
     dealt = np.empty(len(sizes), np.int64)
-    held: Mapping[int, Labels] = {int(value): np.zeros(count, np.int64) for value in np.unique(kind)}
-    every = np.zeros(count, np.int64)
-    for one in ranked:
-        own = held[int(kind[one])]
-        fold = int(np.lexsort([every, own])[0])
-        dealt[one], own[fold], every[fold] = fold, own[fold] + sizes[one], every[fold] + sizes[one]
+    of_class: Mapping[int, Labels] = {int(value): np.zeros(count, np.int64) for value in np.unique(kind)}
+    totals = np.zeros(count, np.int64)
+    for unit in ranked:
+        counts = of_class[int(kind[unit])]
+        fold = int(np.lexsort([totals, counts])[0])
+        dealt[unit], counts[fold], totals[fold] = fold, counts[fold] + sizes[unit], totals[fold] + sizes[unit]
     return dealt
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -226,12 +225,15 @@ def tune(
     with run_watchers(folder, json) as watcher_for:
         results = run_tuning(plan, names, candidates, held, seed_list, root, folder, watcher_for=watcher_for)
     figures = {
-        name: [{"settings": dict(one.settings), "values": one.values, "failed": one.failed} for one in tried]
+        name: [
+            {"settings": dict(candidate.settings), "values": candidate.values, "failed": candidate.failed}
+            for candidate in tried
+        ]
         for name, tried in results.items()
     }
     if not printed_as_json(json, figures):
         _print_tuning(results, plan.data.load(root).task.metric, plan)
-        if any(one.faster is not None for tried in results.values() for one in tried):
+        if any(candidate.faster is not None for tried in results.values() for candidate in tried):
             say("a candidate counts as the worse of itself and of the one with twice its rate")
         say(
             f"judged on {held} of the training data, seeds {', '.join(map(str, seed_list))}",
@@ -282,17 +284,21 @@ def _print_tuning(results: Mapping[str, Sequence[Candidate]], metric: Metric, pl
 
     lines = []
     for name, tried in results.items():
-        chosen, every = best(tried, metric.higher), [one.settings for one in tried]
-        for one in tried:
-            value = one.failed if one.failed is not None else f"{one.mean:.4f}"
-            border = at_the_border(plan.for_method(name), one.settings, every) if one is chosen else []
-            lines.append((name, words(one.settings), value, "; ".join(["chosen", *border]) if one is chosen else ""))
+        chosen, every = best(tried, metric.higher), [candidate.settings for candidate in tried]
+        for candidate in tried:
+            value = candidate.failed if candidate.failed is not None else f"{candidate.mean:.4f}"
+            border = at_the_border(plan.for_method(name), candidate.settings, every) if candidate is chosen else []
+            lines.append(
+                (name, words(candidate.settings), value, "; ".join(["chosen", *border]) if candidate is chosen else "")
+            )
     print_table(("method", "settings", f"{metric.title}, held out", ""), lines)
 
 
 def _raise_if_all_failed(results: Mapping[str, Sequence[Candidate]]) -> None:
     """Raise ConfigError for methods without any judged candidate."""
-    failed = {name: tried[0].failed for name, tried in results.items() if all(math.isnan(one.mean) for one in tried)}
+    from fedkin.running.tune import best
+
+    failed = {name: tried[0].failed for name, tried in results.items() if best(tried, higher=True) is None}
     if failed:
         why = "; ".join(f"{name}: {first or 'nothing held out could be judged'}" for name, first in failed.items())
         raise ConfigError(

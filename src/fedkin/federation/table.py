@@ -395,9 +395,9 @@ class Moments(AsJson):
     @classmethod
     def merged(cls, parts: Sequence[Moments]) -> Moments:
         """The moments of all values together, from those of parts (Chan, Golub and LeVeque, 1983)."""
-        count = sum(one.count for one in parts)
-        mean = math.fsum(one.count * one.mean for one in parts) / max(count, 1)
-        squares = math.fsum(one.squares + one.count * (one.mean - mean) ** 2 for one in parts if one.count)
+        count = sum(part.count for part in parts)
+        mean = math.fsum(part.count * part.mean for part in parts) / max(count, 1)
+        squares = math.fsum(part.squares + part.count * (part.mean - mean) ** 2 for part in parts if part.count)
         return cls(count, mean, squares)
 
     @property
@@ -431,24 +431,24 @@ class Profile(AsJson):
         if not parts:
             raise DataError("profiles: expected at least one, got none")
         first = parts[0]
-        for one in parts:
-            if (one.numbers.keys(), one.categories.keys()) != (first.numbers.keys(), first.categories.keys()):
-                odd = sorted({*one.numbers, *one.categories} ^ {*first.numbers, *first.categories})
+        for part in parts:
+            if (part.numbers.keys(), part.categories.keys()) != (first.numbers.keys(), first.categories.keys()):
+                odd = sorted({*part.numbers, *part.categories} ^ {*first.numbers, *first.categories})
                 what = f"{odd[0]!r} is in one only" if odd else "a column is a number in one and a category in another"
                 raise DataError(f"profiles: expected the same columns in all; {what}")
-        moments = {name: Moments.merged([one.numbers[name] for one in parts]) for name in first.numbers}
+        moments = {name: Moments.merged([part.numbers[name] for part in parts]) for name in first.numbers}
         counts = {name: Counter[str]() for name in first.categories}
-        for one in parts:
-            for name, own in one.categories.items():
-                counts[name].update(own)
+        for part in parts:
+            for name, client_counts in part.categories.items():
+                counts[name].update(client_counts)
         categories = {name: dict(sorted(total.items())) for name, total in counts.items()}
-        return cls(sum(one.rows for one in parts), moments, categories)
+        return cls(sum(part.rows for part in parts), moments, categories)
 
     def check(self) -> None:
         """Raise DataError if it counts more values than rows."""
-        known = {name: one.count for name, one in self.numbers.items()}
-        known |= {name: sum(counts.values()) for name, counts in self.categories.items()}
-        for name, count in known.items():
+        by_column = {name: moments.count for name, moments in self.numbers.items()}
+        by_column |= {name: sum(counts.values()) for name, counts in self.categories.items()}
+        for name, count in by_column.items():
             if count > self.rows:
                 raise DataError(f"a profile: column {name!r} has {count} values in {self.rows} rows")
 
@@ -516,17 +516,17 @@ class Encoding(AsJson):
         least: categories and missing values get inputs of their own if at least `least` rows have them; the other
         categories share one input.
         """
-        whole = Profile.merged(profiles)
+        total = Profile.merged(profiles)
         means, deviations, values, flagged = {}, {}, {}, set()
         for name, kind in kinds.items():
             if kind == "category":
-                counts = whole.categories[name]
+                counts = total.categories[name]
                 values[name] = tuple(sorted(value for value, often in counts.items() if often >= least))
                 known = sum(counts.values())
             else:
-                moments = whole.numbers[name]
+                moments = total.numbers[name]
                 known, means[name], deviations[name] = moments.count, moments.mean, moments.deviation
-            if whole.rows - known >= least:
+            if total.rows - known >= least:
                 flagged.add(name)
         return cls(dict(kinds), means, deviations, values, frozenset(flagged))
 
@@ -625,7 +625,7 @@ def find_target(table: pa.Table, reading: Reading, columns: Columns, where: str)
 
     def moments() -> list[Moments]:
         need_numbers(table, name, where, "numbers to predict")
-        return [one.numbers[name] for one in profiles_of(columns, table.select([name]), {name: "number"}, where)]
+        return [client.numbers[name] for client in profiles_of(columns, table.select([name]), {name: "number"}, where)]
 
     return target_of(reading, set(columns.values), text, moments, f"{where}: target {name!r}")
 
@@ -645,10 +645,10 @@ def target_of(
     """
     kind = reading.kind or ("regression" if different is None else kind_of(different, text))
     if kind == "regression":
-        whole = Moments.merged(moments())
-        if whole.deviation == 0:
-            raise DataError(f"{where} is {whole.mean:g} in every training row; expected different values")
-        return Target("regression", (), whole.mean, whole.deviation)
+        total = Moments.merged(moments())
+        if total.deviation == 0:
+            raise DataError(f"{where} is {total.mean:g} in every training row; expected different values")
+        return Target("regression", (), total.mean, total.deviation)
     if different is None:
         raise DataError(f"{where}: a participant sent no values, and they are classes")
     as_numbers = not text and all(is_number(value) for value in different)

@@ -93,7 +93,7 @@ def _first_seed_runs(data: Data) -> list[Data]:
 
 
 def _style(data: Data, label: str) -> dict[str, Any]:
-    methods = {one["label"]: one["method"] for one in data["methods"]}
+    methods = {method["label"]: method["method"] for method in data["methods"]}
     if methods[label] in _OWN:
         colour, dash = _OWN[methods[label]]
         return {"color": colour, "linestyle": dash}
@@ -111,10 +111,10 @@ def _curves(data: Data) -> Figures:
     for label, title in titles_in(data).items():
         curves = [run["curve"] for run in data["runs"] if run["label"] == label and run["curve"].get("round")]
         by_round = [dict(zip(curve["round"], curve["mean"], strict=True)) for curve in curves]
-        rounds = [at for at in (by_round[0] if by_round else ()) if all(one.get(at) is not None for one in by_round)]
+        rounds = [at for at in (by_round[0] if by_round else ()) if all(row.get(at) is not None for row in by_round)]
         if not rounds:
             continue
-        values = [[scale * one[at] for one in by_round] for at in rounds]
+        values = [[scale * row[at] for row in by_round] for at in rounds]
         means, style = [statistics.fmean(each) for each in values], _style(data, label)
         axes.plot(rounds, means, label=title.replace("$", r"\$"), **style)
         if len(by_round) > 1:

@@ -63,20 +63,20 @@ class Subject:
         """Choose the best method other than Local and FedAvg: on held-out data if a tuning judged all, else on test."""
         means: dict[str, float | None] = {}
         for label, reported in by_label.items():
-            values: list[Any] = [one.run.figures.get("mean") for one in reported]
+            values: list[Any] = [entry.run.figures.get("mean") for entry in reported]
             means[label] = None if None in values else statistics.fmean(values)
         methods = {label: reported[0].run.method for label, reported in by_label.items()}
         # A control only serves to judge its method.
         methods = {label: method for label, method in methods.items() if "@" not in label} or methods
         others = [label for label, method in methods.items() if method not in (LOCAL, FEDAVG)]
         candidates = others or [label for label, method in methods.items() if method == FEDAVG] or list(methods)
-        validation = _validation([one.run for reported in by_label.values() for one in reported], others)
+        validation = _validation([entry.run for reported in by_label.values() for entry in reported], others)
         judged = means if validation is None else dict.fromkeys(by_label) | validation.means
         chosen = _best({label: by_label[label][0].run for label in candidates}, judged)
-        mine = by_label[chosen]
+        of_method = by_label[chosen]
         return cls(
-            chosen, mine[0].title, [one.run for one in mine], [one.gain for one in mine], len(others),
-            _TEST if validation is None else _validation_text(validation), means,
+            chosen, of_method[0].title, [entry.run for entry in of_method], [entry.gain for entry in of_method],
+            len(others), _TEST if validation is None else _validation_text(validation), means,
         )  # fmt: skip
 
     @property
@@ -137,7 +137,7 @@ def _who_gains(about: Subject) -> str:
         text = f"mean test {metric.title} {_value(about.mean, metric)} over {plural(about.clients, 'client')}{seeds}"
         return text if about.runs[0].method == LOCAL else f"{text}, without a comparable run of Local to say who gains"
     total, surely, (better, worse, apart, few) = _gain_counts(gains)
-    need = "events" if any(one.events is not None for one, _ in gains[0].sure.values()) else "test samples"
+    need = "events" if any(delta.events is not None for delta, _ in gains[0].sure.values()) else "test samples"
     lose = "surely hurt" if surely else "lose"
     text = f"{better} of {total} clients {surely}gain over training alone, {worse} {lose}"
     text += f", {apart} cannot be told apart" if apart != "0" else ""
@@ -362,23 +362,23 @@ def findings_text(seeds: Sequence[Findings], against: str = "") -> str:
     >>> findings_text([Findings({"same": 1}, alone=1)])
     '1 group and 1 client alone found by tests: within groups no difference is significant'
     """
-    counts = [sum(one.kinds.values()) for one in seeds]
+    counts = [sum(findings.kinds.values()) for findings in seeds]
     low, high = min(counts), max(counts)
     if not high:
         return f"no groups found by tests{against}: every client differs from all others{_tests_seen(seeds)}"
-    most = max(one.alone for one in seeds)
+    most = max(findings.alone for findings in seeds)
     count = plural(high, "group") if low == high else f"{low} to {high} groups"
     alone = f" and {'up to ' if len(seeds) > 1 else ''}{plural(most, 'client')} alone" if most else ""
     return f"{count}{alone} found by tests{against}: {_inside(seeds)}{_tests_seen(seeds)}"
 
 
 def _inside(seeds: Sequence[Findings]) -> str:
-    kinds = sum((Counter(one.kinds) for one in seeds), Counter[str]())
-    known = [one.p for one in seeds if one.p is not None]
+    kinds = sum((Counter(findings.kinds) for findings in seeds), Counter[str]())
+    known = [findings.p for findings in seeds if findings.p is not None]
     words = {kind: _INSIDE.get(kind, f"the verdict is {kind}") for kind in kinds}
     if "same" in words and known:
-        tests = sum(one.tests for one in seeds)
-        alpha = next((one.alpha for one in seeds if one.alpha is not None), None)
+        tests = sum(findings.tests for findings in seeds)
+        alpha = next((findings.alpha for findings in seeds if findings.alpha is not None), None)
         level = "" if alpha is None else f"alpha = {alpha:g}, corrected for {plural(tests, 'test')}; "
         words["same"] += f" ({level}smallest {p_text(min(known))})"
     if len(kinds) == 1:
@@ -388,10 +388,10 @@ def _inside(seeds: Sequence[Findings]) -> str:
 
 def _tests_seen(seeds: Sequence[Findings]) -> str:
     """The number of tested clients, in brackets; empty if all were tested."""
-    if not any(one.placed for one in seeds):
+    if not any(findings.placed for findings in seeds):
         return ""
-    one = seeds[0]
-    count = f"{one.clients - one.placed:,} of {one.clients:,}" if len(seeds) == 1 else "not all"
+    findings = seeds[0]
+    count = f"{findings.clients - findings.placed:,} of {findings.clients:,}" if len(seeds) == 1 else "not all"
     return f" ({count} clients were tested; the others were placed in a group after that)"
 
 
@@ -457,7 +457,7 @@ def groups_in_terminal(label: str, runs: Sequence[Result]) -> list[str]:
     leads = lead_words(runs[0].rounds) if len(runs) == 1 else []
     seeds = "" if len(runs) == 1 else f", {len(tested)} seeds"
     chosen = [f"{label}{seeds} {'; '.join(words)}"] if (words := dict.fromkeys(filter(None, choices))) else []
-    warnings = dict.fromkeys(text.partition(":")[0] for one in tested for text in one.warnings)
+    warnings = dict.fromkeys(text.partition(":")[0] for findings in tested for text in findings.warnings)
     notes = [f"{label}: {text}" for text in (*warnings, *leads)]
     return [f"{label}{seeds}: {findings_text(tested)}", *chosen, *notes]
 
@@ -511,7 +511,7 @@ def _tree(
 ) -> dict[str, Any]:
     """The `_NODES` nodes with most clients, each after its parent, and the last drawn node of each client."""
     by_client = {id: group for group in groups for id in group.members}
-    whole = {group.node: group for group in groups if group.node is not None}
+    by_node = {group.node: group for group in groups if group.node is not None}
     ends = {leaf: by_client[id] for id, leaf in tests.leaf.items()}
     only = {leaf: number[id] for id, leaf in tests.leaf.items() if tests.sizes[leaf] == 1}
     # A parent has more clients than a child, and a lower number.
@@ -519,12 +519,12 @@ def _tree(
     place = {node: at for at, node in enumerate(kept)}
     # The place of each node, or of its nearest ancestor that is drawn.
     shown: list[int] = []
-    for node, one in enumerate(tests.nodes):
-        shown.append(place[node] if node in place else shown[one.parent or 0])
+    for node, tested_node in enumerate(tests.nodes):
+        shown.append(place[node] if node in place else shown[tested_node.parent or 0])
     hidden = Counter(shown[node] for node in range(len(tests.nodes)) if node not in place)
     nodes = []
     for node in kept:
-        group, tested = whole.get(node, ends.get(node)), tests.nodes[node]
+        group, tested = by_node.get(node, ends.get(node)), tests.nodes[node]
         nodes.append({
             "parent": None if tested.parent is None else place[tested.parent], "size": tests.sizes[node],
             "said": tested.said() if tested.p else "", "cut": bool(tests.children[node]),

@@ -133,7 +133,7 @@ def program_experiment(
     if "seed" in settings:
         raise ConfigError("settings.seed: give the seed as run(..., seed=...)")
     chosen = parse(RunSettings, {**settings, **({"metrics": names} if names else {}), "seed": seed}, "settings")
-    check_measures([*(MEASURES[each] for each in chosen.metrics), *measures])
+    check_measures([*(MEASURES[name] for name in chosen.metrics), *measures])
     head = options.get("head")
     net = _named(options.get("model") or "mlp", head)
     sections = {
@@ -142,7 +142,7 @@ def program_experiment(
         "privacy": privacy if isinstance(privacy, Privacy) else parse(Privacy, privacy, "privacy"),
         "run": chosen,
     }
-    parts = [*(MEASURES[each] for each in chosen.metrics), *measures, *stages_of(method.model_dump())]
+    parts = [*(MEASURES[name] for name in chosen.metrics), *measures, *stages_of(method.model_dump())]
     own = files_of([type(method), *([type(net)] if isinstance(net, Model) else []), *parts])
     table = {name: without_none(section.model_dump(mode="json")) for name, section in sections.items()}
     federation = clients if isinstance(clients, Federation) else lru_cache(1)(clients)
@@ -175,14 +175,14 @@ def metrics_in(metrics: Sequence[str | Measure]) -> tuple[list[str], list[Measur
     """Return (the names of metrics, after reading their files; the metric objects); raises ConfigError."""
     several = isinstance(metrics, Iterable) and not isinstance(metrics, str)
     metrics = list(metrics) if several else metrics
-    if not several or not all(isinstance(each, (str, Measure)) for each in metrics):
+    if not several or not all(isinstance(metric, (str, Measure)) for metric in metrics):
         raise ConfigError(
             "metrics: expected a list of names and of what @fedkin.metric(higher=...) makes of functions, got "
             f"{escaped(repr(metrics), 80)}"
         )
     add_installed()
-    names, _ = resolve_names([each for each in metrics if isinstance(each, str)], "metric", "metrics")
-    return names, [each for each in metrics if isinstance(each, Measure)]
+    names, _ = resolve_names([metric for metric in metrics if isinstance(metric, str)], "metric", "metrics")
+    return names, [metric for metric in metrics if isinstance(metric, Measure)]
 
 
 def _training(training: Training | Mapping[str, Any] | None, rounds: int | None) -> Training:

@@ -99,8 +99,8 @@ class FinishedPart:
             row.name: _changed(self.experiment, row, chosen[row.name].settings)
             for row in table.rows() if row.name in chosen
         }  # fmt: skip
-        of_local = [one.training.augment for one in experiments.values() if one.method.name == "local"]
-        views = {name: getattr(one.method, "augment", None) for name, one in experiments.items()}
+        of_local = [plan.training.augment for plan in experiments.values() if plan.method.name == "local"]
+        views = {name: getattr(experiment.method, "augment", None) for name, experiment in experiments.items()}
         return [name for name, view in views.items() if view is not None and view not in of_local]
 
     @property
@@ -168,20 +168,20 @@ class _TableRuns:
             row, control = self.table.row_of(name)
             experiment = _changed(base.experiment, row, chosen[row.name].settings, control)
             cells.append(Cell(name, {}, replace(base, experiment=experiment), name))
-        found = run_cells(
+        outcomes = run_cells(
             cells, self.table.seeds, self.folder_of(part) / "runs", self._kept, self._stage_watchers(part), failed=str
         )
         self.done += len(cells) * len(self.table.seeds)
         results: dict[str, dict[int, Run]] = {name: {} for name in names}
         failed: dict[str, str] = {}
-        for name, by_seed in zip(names, found, strict=True):
+        for name, by_seed in zip(names, outcomes, strict=True):
             for seed, run in by_seed.items():
                 if isinstance(run, str):
                     failed.setdefault(name, f"seed {seed}: {run}")
                 else:
                     results[name][seed] = run
-        whole = {name: by_seed for name, by_seed in results.items() if not {name, split_control(name)[0]} & set(failed)}
-        return FinishedPart(part, base.experiment, whole, chosen, failed)
+        ended = {name: by_seed for name, by_seed in results.items() if not {name, split_control(name)[0]} & set(failed)}
+        return FinishedPart(part, base.experiment, ended, chosen, failed)
 
     def _kept(self, result: Result) -> Run | str:
         if result.folder is not None:

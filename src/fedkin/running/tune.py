@@ -90,8 +90,12 @@ class Equal:
 
     def twinned(self, experiment: Experiment, tried: Sequence[Candidate]) -> list[Candidate]:
         """Return these candidates, each with its twin that has twice the rate, if that was tried."""
-        twins = [next((two for two in tried if two.settings == _at(2.0, one, experiment)), None) for one in tried]
-        return [replace(one, faster=twin) for one, twin in zip(tried, twins, strict=True)]
+
+        def twin(candidate: Candidate) -> Candidate | None:
+            settings = _at(2.0, candidate, experiment)
+            return next((other for other in tried if other.settings == settings), None)
+
+        return [replace(candidate, faster=twin(candidate)) for candidate in tried]
 
     def further(self, experiment: Experiment, tried: Sequence[Candidate], higher: bool) -> dict[str, Any] | None:
         """Return the settings to try next, given these candidates with their twins; None if there are none."""
@@ -100,13 +104,13 @@ class Equal:
             return None
         if winner.faster is None:
             return _at(2.0, winner, experiment)
-        rate, *others = (_at(1.0, one, experiment)[RATE] for one in (winner, *tried))
+        rate, *others = (_at(1.0, candidate, experiment)[RATE] for candidate in (winner, *tried))
         return _at(0.5, winner, experiment) if rate == min(others) else None
 
 
-def _at(factor: float, one: Candidate, experiment: Experiment) -> dict[str, Any]:
+def _at(factor: float, candidate: Candidate, experiment: Experiment) -> dict[str, Any]:
     """Return the settings of a candidate with its rate times this factor."""
-    return {**one.settings, RATE: factor * one.settings.get(RATE, experiment.training.lr)}
+    return {**candidate.settings, RATE: factor * candidate.settings.get(RATE, experiment.training.lr)}
 
 
 def _value_at(span: Range, share: float) -> Any:
@@ -160,16 +164,16 @@ class Candidate:
     def cost(self, higher: bool) -> float:
         """Return the worse of its mean and the mean with twice the rate, so that lower is better."""
         costs = [
-            math.inf if math.isnan(one.mean) else -one.mean if higher else one.mean
-            for one in (self, self.faster or self)
+            math.inf if math.isnan(candidate.mean) else -candidate.mean if higher else candidate.mean
+            for candidate in (self, self.faster or self)
         ]
         return max(costs)
 
 
 def best(candidates: Sequence[Candidate], higher: bool) -> Candidate | None:
     """Return the candidate with the lowest cost (the first one in a tie); None if all failed."""
-    judged = [one for one in candidates if not math.isnan(one.mean)]
-    return min(judged, key=lambda one: one.cost(higher)) if judged else None
+    judged = [candidate for candidate in candidates if not math.isnan(candidate.mean)]
+    return min(judged, key=lambda candidate: candidate.cost(higher)) if judged else None
 
 
 def tune(
@@ -218,7 +222,7 @@ def tune(
         return more
 
     def outputs(results: list[dict[int, float | str]]) -> dict[str, bytes]:
-        winners = {name: one for name, tried in judged(results).items() if (one := best(tried, metric.higher))}
+        winners = {name: winner for name, tried in judged(results).items() if (winner := best(tried, metric.higher))}
         means = {name: winner.mean for name, winner in winners.items()}
         return {
             "tuned.toml": tomli_w.dumps(_tuned(experiment, winners)).encode(),
