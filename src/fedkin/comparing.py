@@ -164,8 +164,8 @@ def compare(
         names = with_controls(names, planted, kinds)
     folder = None if out is None else place(out, "out")
     with closing(StopFlag()) as stop:
-        watcher_for = ProgressOfSeveral(stop, quiet=not progress).next
-        results = compare_runs(base, names, seed_list, folder, watcher_for=watcher_for)
+        watch = ProgressOfSeveral(stop, quiet=not progress).next
+        results = compare_runs(base, names, seed_list, folder, watch=watch)
     if folder is None:
         return Comparison(results)
     from fedkin.report import write_report
@@ -214,8 +214,8 @@ def sweep(
         choices.append(Choice(path, tuple(map(with_absolute_paths, values)), method or None))
     folder = None if out is None else place(out, "out")
     with closing(StopFlag()) as stop:
-        watcher_for = ProgressOfSeveral(stop, quiet=not progress).next
-        runs = sweep_runs(base, names, choices, seed_list, folder, watcher_for=watcher_for)
+        watch = ProgressOfSeveral(stop, quiet=not progress).next
+        runs = sweep_runs(base, names, choices, seed_list, folder, watch=watch)
     results = {f"{cell.method} {words(cell.settings)}": cell.results for cell in runs}
     if folder is None:
         return Comparison(results, grid=runs)
@@ -252,7 +252,7 @@ def _base(
             more["training.rounds"] = rounds
         if given:
             raise ConfigError(f"{', '.join(given)}: of an experiment, set changes={{'section.field': value}}")
-        plan, root = _experiment(on, more, metrics), root or Path("data")
+        plan, root = _prepare(on, more, metrics), root or Path("data")
     # A registered method stays registered in this process, so all other checks come first.
     for method in objects.values():
         _register(type(method))
@@ -261,9 +261,7 @@ def _base(
     return Runs(plan, root, objects, names), by_label
 
 
-def _experiment(
-    on: Experiment | Path | str, changes: Mapping[str, Any], metrics: Sequence[str | Measure]
-) -> Experiment:
+def _prepare(on: Experiment | Path | str, changes: Mapping[str, Any], metrics: Sequence[str | Measure]) -> Experiment:
     """Return an experiment with these changes and metrics."""
     measures = metrics_in(metrics)[1]
     for measure in measures:

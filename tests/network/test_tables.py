@@ -210,7 +210,7 @@ def test_garbage_in_place_of_a_table_is_refused(fields: dict[str, str], there: H
 
 
 def test_no_count_of_the_targets_values_leaves(there: Hospitals) -> None:
-    told = json.loads(there.table(NORTH).told.to_json())
+    told = json.loads(there.table(NORTH).summary.to_json())
     assert told["values"] == ["no", "yes"]
     assert "died" not in {*told["profile"]["categories"], *told["profile"]["numbers"]}
 

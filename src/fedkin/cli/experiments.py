@@ -124,11 +124,9 @@ def compare(
     # The validation figures of `fedkin tune` are valid for its tuned.toml, if no setting is changed.
     is_tuned = experiment is not None and experiment.name == "tuned.toml" and not changes and rounds is None
     validation = validation_in(experiment.parent if experiment is not None and is_tuned else folder)
-    with run_watchers(folder, json) as watcher_for:
+    with run_watchers(folder, json) as watch:
         kept = None if validation is None else validation.model_dump()
-        results = run_comparison(
-            Runs(plan, grid.root), names, grid.seeds, folder, validation=kept, watcher_for=watcher_for
-        )
+        results = run_comparison(Runs(plan, grid.root), names, grid.seeds, folder, validation=kept, watch=watch)
     every = [result for by_seed in results.values() for result in by_seed.values()]
     report = write_run_report([result.folder for result in every], folder)
     if printed_as_json(json, [result.summary for result in every]):
@@ -147,8 +145,8 @@ def _compare_leaving_out(
     from fedkin.report.tables import left_out
     from fedkin.running.grid import leave_out
 
-    with run_watchers(folder, json) as watcher_for:
-        results = leave_out(plan, names, seeds, root, folder, groups or None, watcher_for=watcher_for)
+    with run_watchers(folder, json) as watch:
+        results = leave_out(plan, names, seeds, root, folder, groups or None, watch=watch)
     runs = {
         group: [result for by_seed in by_method.values() for result in by_seed.values()]
         for group, by_method in results.items()
@@ -222,18 +220,15 @@ def tune(
         _run_sweep(plan, names, candidates, seed_list, root, folder, json)
         return
     held = HoldOut.parse(hold_out or "samples:0.2")
-    with run_watchers(folder, json) as watcher_for:
-        results = run_tuning(plan, names, candidates, held, seed_list, root, folder, watcher_for=watcher_for)
+    with run_watchers(folder, json) as watch:
+        results = run_tuning(plan, names, candidates, held, seed_list, root, folder, watch=watch)
     figures = {
-        name: [
-            {"settings": dict(candidate.settings), "values": candidate.values, "failed": candidate.failed}
-            for candidate in tried
-        ]
+        name: [{"settings": dict(trial.settings), "values": trial.values, "failed": trial.failed} for trial in tried]
         for name, tried in results.items()
     }
     if not printed_as_json(json, figures):
         _print_tuning(results, plan.data.load(root).task.metric, plan)
-        if any(candidate.faster is not None for tried in results.values() for candidate in tried):
+        if any(trial.faster is not None for tried in results.values() for trial in tried):
             say("a candidate counts as the worse of itself and of the one with twice its rate")
         say(
             f"judged on {held} of the training data, seeds {', '.join(map(str, seed_list))}",
@@ -250,8 +245,8 @@ def _run_sweep(
     from fedkin.report.tables import comparison
     from fedkin.running.grid import Runs, rows, sweep
 
-    with run_watchers(folder, json) as watcher_for:
-        results = sweep(Runs(plan, root), names, cells, seeds, folder, watcher_for=watcher_for)
+    with run_watchers(folder, json) as watch:
+        results = sweep(Runs(plan, root), names, cells, seeds, folder, watch=watch)
     table_rows = rows(results)
     page = folder / "sweep.html"
     draw(table_rows, list(dict.fromkeys(choice.path for choice in cells)), page, title=f"{plan.name}: a sweep")
@@ -284,12 +279,12 @@ def _print_tuning(results: Mapping[str, Sequence[Candidate]], metric: Metric, pl
 
     lines = []
     for name, tried in results.items():
-        chosen, every = best(tried, metric.higher), [candidate.settings for candidate in tried]
-        for candidate in tried:
-            value = candidate.failed if candidate.failed is not None else f"{candidate.mean:.4f}"
-            border = at_the_border(plan.for_method(name), candidate.settings, every) if candidate is chosen else []
+        chosen, every = best(tried, metric.higher), [trial.settings for trial in tried]
+        for trial in tried:
+            value = trial.failed if trial.failed is not None else f"{trial.mean:.4f}"
+            border = at_the_border(plan.for_method(name), trial.settings, every) if trial is chosen else []
             lines.append(
-                (name, words(candidate.settings), value, "; ".join(["chosen", *border]) if candidate is chosen else "")
+                (name, words(trial.settings), value, "; ".join(["chosen", *border]) if trial is chosen else "")
             )
     print_table(("method", "settings", f"{metric.title}, held out", ""), lines)
 
@@ -341,8 +336,8 @@ def bench(
     built = parse(kind, options, "method")
     label = name + "".join(f", {setting}={value}" for setting, value in options.items())
     folder = out or Path("runs") / "bench" / label.replace(", ", "-").replace("=", "-").replace("/", "-")
-    with run_watchers(folder, json, "the same command") as watcher_for:
-        data = benching.bench(chosen, built, label, folder, watcher_for)
+    with run_watchers(folder, json, "the same command") as watch:
+        data = benching.bench(chosen, built, label, folder, watch)
     if store:
         benching.store(chosen, label, folder)
     (folder / "bench.html").write_text(bench_page.page(data), encoding="utf-8")

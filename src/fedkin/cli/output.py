@@ -90,10 +90,9 @@ def print_notes(
             for text in result.summary.get("warnings") or ():
                 warnings.setdefault(text, []).append(f"{method} seed {seed}")
         texts += groups_in_terminal(method, list(by_seed.values()))
-    told = [f"warning: {first_few(runs, 3)}: {text}" for text, runs in warnings.items()]
-    texts = [*before, *told, *texts, *after]
+    warning_lines = [f"warning: {first_few(runs, 3)}: {text}" for text, runs in warnings.items()]
     width = make_console().width
-    blocks = dict.fromkeys(_wrapped(text, width) for text in texts)
+    blocks = dict.fromkeys(_wrapped(text, width) for text in (*before, *warning_lines, *texts, *after))
     room = _NOTES if sum(block.count("\n") + 1 for block in blocks) <= _NOTES else _NOTES - 1
     kept = []
     for block in blocks:

@@ -64,7 +64,7 @@ def reproduce(
     place = out / "quick" if quick else out
     shown = pages if pages is not None else place / "pages"
     for key, table in wanted.items():
-        with run_watchers(place / key, False, "the same command") as watcher_for:
+        with run_watchers(place / key, False, "the same command") as watch:
             this = table.shortened() if quick else table
             some, named = _select_federations(this, federation or []), comma_list(methods or "")
             how = settings_text(key, this, folder, quick)
@@ -72,7 +72,7 @@ def reproduce(
                 some, page, only = some.only(named), shown / f"{key}.md", settings_text(key, this, folder, quick, named)
                 if not page.exists() or only in page.read_text(encoding="utf-8"):  # the page has no other rows
                     this, how = this.only(named), only
-            _run_table(key, this, some, folder, data_root, place / key, shown, quick, finished, watcher_for, how)
+            _run_table(key, this, some, folder, data_root, place / key, shown, quick, finished, watch, how)
     _index(known, shown)
     say(f"index: {shown / 'index.md'}")
 
@@ -90,7 +90,7 @@ def _select_federations(table: PaperTable, names: Sequence[str]) -> PaperTable:
 
 def _run_table(
     name: str, table: PaperTable, some: PaperTable, folder: Path, data_root: Path, out: Path, pages: Path, quick: bool,
-    finished: bool, watcher_for: Watchers, how: str,
+    finished: bool, watch: Watchers, how: str,
 ) -> None:  # fmt: skip
     """Run some federations and rows of a table; write its page after each federation.
 
@@ -121,7 +121,7 @@ def _run_table(
         write()
     for one in reproduce(
         some, folder, data_root, out, finished=finished,
-        watcher_for=lambda what, number, of: watcher_for(f"{name}, {what}", number, of),
+        watch=lambda what, number, of: watch(f"{name}, {what}", number, of),
     ):  # fmt: skip
         done.append(one)
         for row, why in one.failed.items():

@@ -38,7 +38,7 @@ class OwnTable:
     """One participant's table, read with the experiment's settings; raises DataError and ConfigError.
 
     name: of the participant. data: a .csv, .csv.gz or .parquet file. source: of the experiment; the file may lack its
-    column of clients. group: of the participant. told: the summary of the table. Only this summary leaves the
+    column of clients. group: of the participant. summary: of the table. Only this summary leaves the
     participant; the summaries of all participants give the common encoding.
     """
 
@@ -63,18 +63,18 @@ class OwnTable:
         left_out = (*source.leave_out, source.group) if source.group in table.column_names else source.leave_out
         self.reading: Reading = source.model_copy(update={"client": _WHOSE, "group": None, "leave_out": left_out})
         warn(self.table, self.reading, data)
-        self.told = summary_of(self.table, self.reading, data, typed=isinstance(source, Parquet))
+        self.summary = summary_of(self.table, self.reading, data, typed=isinstance(source, Parquet))
 
     def keep(self, columns: ColumnTypes) -> list[str]:
         """Leave out other columns and return their names; raises DataError if one of `columns` is missing or differs.
 
         The summary then says nothing about the columns that are left out.
         """
-        if words := self.told.columns.unlike(columns):
+        if words := self.summary.columns.unlike(columns):
             raise DataError(f"{self.data}: {words}; expected the columns of the federation: correct the file, and come "
                             "again")  # fmt: skip
-        extra = [name for name in self.told.types if name not in columns.types]
-        self.told = self.told.of(columns.types)
+        extra = [name for name in self.summary.types if name not in columns.types]
+        self.summary = self.summary.of(columns.types)
         self.reading = self.reading.model_copy(update={"leave_out": (*self.reading.leave_out, *extra)})
         return extra
 

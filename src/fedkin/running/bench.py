@@ -76,7 +76,7 @@ def _lines(
     method: ServerMethod | PeerMethod,
     label: str,
     folder: Path,
-    watcher_for: Watchers | None,
+    watch: Watchers | None,
 ) -> list[Line]:
     """Choose a method's learning rate on a federation, run it and its controls, and return a line for each run."""
     entry = suite.federations[name]
@@ -97,7 +97,7 @@ def _lines(
         ).with_method(method)  # fmt: skip
         tried = tune(
             plan.with_changes(**{"training.rounds": max(1, suite.rounds // 2)}), [method.name],
-            [Choice(RATE, entry.rates)], _HOLD_OUT, suite.seeds[:1], None, folder / "rates", watcher_for=watcher_for,
+            [Choice(RATE, entry.rates)], _HOLD_OUT, suite.seeds[:1], None, folder / "rates", watch=watch,
         )[method.name]  # fmt: skip
     except ConfigError as error:
         return [{**key, "failed": str(error)}]
@@ -113,7 +113,7 @@ def _lines(
 
     results = run_plan(
         base, cells, folder / "runs", Plan(methods=names, seeds=list(suite.seeds)),
-        lambda result: _figures(federation(result.seed), result), watcher_for, failed=lambda why: {"failed": why},
+        lambda result: _figures(federation(result.seed), result), watch, failed=lambda why: {"failed": why},
     )  # fmt: skip
     return [
         {**key, "method": label + suffix, "stage": "run", "lr": rate, "seed": seed, **line}
@@ -243,7 +243,7 @@ def _gaps(one: BySeed, other: BySeed) -> dict[int, dict[str, float]]:
 
 
 def bench(
-    suite: Suite, method: ServerMethod | PeerMethod, label: str, out: Path, watcher_for: Watchers | None = None
+    suite: Suite, method: ServerMethod | PeerMethod, label: str, out: Path, watch: Watchers | None = None
 ) -> dict[str, Any]:  # fmt: skip
     """Run a method on a suite and rank it; writes runs.jsonl and bench.json in `out`, and returns bench.json's content.
 
@@ -253,7 +253,7 @@ def bench(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # some candidate rates are too large on purpose
         for name in suite.federations:
-            mine += _lines(suite, name, method, label, out / re.sub(r"[^\w.+-]+", "-", name), watcher_for)
+            mine += _lines(suite, name, method, label, out / re.sub(r"[^\w.+-]+", "-", name), watch)
     write_bytes(out / "runs.jsonl", _text(mine).encode())
     stored = [line for line in read_lines(suite.stored) if split_control(line["method"])[0] != label]
     data = {(line["federation"], line["seed"]): line["data"] for line in mine if line["stage"] == "run"}

@@ -314,7 +314,7 @@ class Cell(NamedTuple):
 
 def run_cells(
     cells: Sequence[Cell], seeds: Sequence[int], folder: Path | None, extract: Callable[[Result], T],
-    watcher_for: Watchers | None, failed: Callable[[str], T] | None = None,
+    watch: Watchers | None, failed: Callable[[str], T] | None = None,
 ) -> list[dict[int, T]]:  # fmt: skip
     """Run every cell with every seed, first all cells of the first seed; returns `extract(result)` by seed and cell.
 
@@ -327,7 +327,7 @@ def run_cells(
         cell = cells[number]
         run_folder = None if folder is None else folder / f"{cell.folder}-seed{seed}"
         title = " ".join([cell.method, *([words(cell.settings)] if cell.settings else []), f"seed {seed}"])
-        watcher = None if watcher_for is None else watcher_for(title, done, total)
+        watcher = None if watch is None else watch(title, done, total)
         if run_folder is None or failed is None:
             results[number][seed] = extract(cell.runs.run(seed, run_folder, watcher))
         else:
@@ -355,7 +355,7 @@ def _attempt(runs: Runs, seed: int, folder: Path, watcher: Watcher | None) -> Re
 
 def run_plan(
     base: Runs, cells: Sequence[Cell], folder: Path | None, plan: Plan, extract: Callable[[Result], T],
-    watcher_for: Watchers | None, *,
+    watch: Watchers | None, *,
     outputs: Callable[[list[dict[int, T]]], Mapping[str, bytes]] = lambda results: {},
     failed: Callable[[str], T] | None = None, before: Mapping[str, bytes] | None = None,
     further: Callable[[list[dict[int, T]]], Sequence[Cell]] = lambda results: (),
@@ -367,9 +367,9 @@ def run_plan(
     """
 
     def run() -> list[dict[int, T]]:
-        results = run_cells(cells, plan.seeds, folder, extract, watcher_for, failed)
+        results = run_cells(cells, plan.seeds, folder, extract, watch, failed)
         while more := further(results):
-            results += run_cells(more, plan.seeds, folder, extract, watcher_for, failed)
+            results += run_cells(more, plan.seeds, folder, extract, watch, failed)
         return results
 
     check_plan(folder, plan)
@@ -389,12 +389,12 @@ def run_plan(
 
 def compare(
     base: Runs, methods: Sequence[str], seeds: Sequence[int], folder: Path | None = None, *,
-    watcher_for: Watchers | None = None, validation: Mapping[str, Any] | None = None,
+    watch: Watchers | None = None, validation: Mapping[str, Any] | None = None,
 ) -> dict[str, dict[int, Result]]:  # fmt: skip
     """Run each method with each seed; returns the results by method and seed.
 
     validation: the results of a tuning of these methods on held-out data (`fedkin.records.reading.Validation`), stored
-    in `folder` for the report's headline. watcher_for(what, runs done, runs in all) returns the watcher of a run.
+    in `folder` for the report's headline. watch(what, runs done, runs in all) returns the watcher of a run.
     `folder` gets `experiment.toml`, `plan.json` (methods and seeds) and a folder per run. At the end it gets
     `compare.json` (the summaries of the runs) and `compare.csv` (a line per method).
     """
@@ -407,7 +407,7 @@ def compare(
     cells = [Cell(name, {}, base.for_method(name), name) for name in methods]
     plan = Plan(methods=list(methods), seeds=list(seeds))
     before = None if validation is None else {reading.VALIDATION: json_bytes(dict(validation))}
-    results = run_plan(base, cells, folder, plan, lambda result: result, watcher_for, outputs=outputs, before=before)
+    results = run_plan(base, cells, folder, plan, lambda result: result, watch, outputs=outputs, before=before)
     return dict(zip(methods, results, strict=True))
 
 
@@ -418,13 +418,11 @@ def without_group(experiment: Experiment, group: str) -> Experiment:
     return experiment.with_changes(**{"scenario.unseen": GROUP + group})
 
 
-def stage_watchers(
-    watcher_for: Watchers | None, stage: str, before: int = 0, whole: int | None = None
-) -> Watchers | None:
-    """Report a stage's runs to `watcher_for`, after `before` runs of `whole` in all (None: the stage's own number)."""
-    if watcher_for is None:
+def stage_watchers(watch: Watchers | None, stage: str, before: int = 0, whole: int | None = None) -> Watchers | None:
+    """Report a stage's runs to `watch`, after `before` runs of `whole` in all (None: the stage's own number)."""
+    if watch is None:
         return None
-    return lambda what, done, total: watcher_for(f"{stage}: {what}", before + done, whole or total)
+    return lambda what, done, total: watch(f"{stage}: {what}", before + done, whole or total)
 
 
 def leave_out(
@@ -435,11 +433,11 @@ def leave_out(
     folder: Path,
     groups: Sequence[str] | None = None,
     *,
-    watcher_for: Watchers | None = None,
+    watch: Watchers | None = None,
 ) -> dict[str, Mapping[str, Mapping[int, Result]]]:
     """Run `compare` with each group left out; returns the results by the group that was left out.
 
-    groups: the groups to leave out (None: all groups of the federation). watcher_for: as in `compare`. `folder` gets
+    groups: the groups to leave out (None: all groups of the federation). watch: as in `compare`. `folder` gets
     `experiment.toml`, `plan.json`, and for each group a folder of `compare` with its name. Raises ConfigError for an
     unknown group, or if the experiment itself names unseen clients.
     """
@@ -461,8 +459,8 @@ def leave_out(
     results: dict[str, Mapping[str, Mapping[int, Result]]] = {}
     with experiment.claimed(folder, data_root, plan.to_json()):
         for group, changed in experiments.items():
-            watchers = stage_watchers(watcher_for, f"without {group}")
-            results[group] = compare(Runs(changed, data_root), methods, seeds, places[group], watcher_for=watchers)
+            watchers = stage_watchers(watch, f"without {group}")
+            results[group] = compare(Runs(changed, data_root), methods, seeds, places[group], watch=watchers)
     return results
 
 
@@ -471,7 +469,7 @@ def leave_out(
 
 def sweep(
     base: Runs, methods: Sequence[str], choices: Sequence[Choice], seeds: Sequence[int], folder: Path | None, *,
-    watcher_for: Watchers | None = None,
+    watch: Watchers | None = None,
 ) -> list[GridRun]:  # fmt: skip
     """Run every method with every combination of its values, and with every seed.
 
@@ -494,7 +492,7 @@ def sweep(
         return {"sweep.json": json.dumps(lines).encode(), "sweep.csv": csv_text(lines).encode()}
 
     plan = Plan(command="sweep", methods=list(methods), seeds=list(seeds), values=values_of(choices))
-    return grid(run_plan(base, cells, folder, plan, lambda result: result, watcher_for, outputs=outputs))
+    return grid(run_plan(base, cells, folder, plan, lambda result: result, watch, outputs=outputs))
 
 
 def values_of(choices: Sequence[Choice]) -> list[tuple[str | None, str, list[Any]]]:

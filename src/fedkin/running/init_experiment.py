@@ -94,14 +94,13 @@ class FirstExperiment:
 
 def kind_of(data: Path) -> Kind:
     """The name of the source that reads this path; raises ConfigError if there is none."""
-    tables: tuple[Any, ...] = (Csv, Parquet)
-    endings = {each: parse(each, {"path": str(data), "target": ""}, "data").endings for each in tables}
     names = [path.name for path in data.iterdir()] if data.is_dir() else [data.name]
     if is_saved(data):
         return "hub"
-    for each, known in endings.items():
-        if any(name.lower().endswith(known) for name in names):
-            return "csv" if each is Csv else "parquet"
+    if any(name.lower().endswith(Csv.endings) for name in names):
+        return "csv"
+    if any(name.lower().endswith(Parquet.endings) for name in names):
+        return "parquet"
     if not data.is_dir() and data.suffix == ".npz":
         return "npz"
     if _holds_images(data, "*/*/*"):
@@ -109,7 +108,7 @@ def kind_of(data: Path) -> Kind:
     if _holds_images(data, "*") or _holds_images(data, "*/*"):
         raise ConfigError(f"{data}: its images do not say whose they are; put them in folders CLIENT/CLASS/, one for "
                           "each client")  # fmt: skip
-    expected = ", ".join(ending for known in endings.values() for ending in known)
+    expected = ", ".join((*Csv.endings, *Parquet.endings))
     raise ConfigError(
         f"{data}: {'' if data.exists() else 'no such file or folder; '}expected a file, or a folder of files, that "
         f"ends with {expected}; a .npz file; a folder of images CLIENT/CLASS/*.png; or a dataset that save_to_disk "

@@ -30,6 +30,7 @@ from fedkin.graph.stages import STAGES, Stage
 from fedkin.learning.metrics import MEASURES, Measure
 from fedkin.learning.models import MODELS, Model, plain
 from fedkin.methods import METHODS
+from fedkin.settings import flat
 from fedkin.untrusted import escaped, plain_word
 
 # A path may contain "@" itself; after a method's name, "@" begins the control.
@@ -320,13 +321,7 @@ def _resolve(value: Any, path: str, where: str, folder: Path, files: list[str]) 
 
 def stages_of(settings: Mapping[str, Any]) -> list[Stage]:
     """Return the registered graph stages that a method's settings name."""
-    stages = []
-    for value in settings.values():
-        if isinstance(value, Mapping):
-            stages += stages_of(value)
-        elif isinstance(value, str) and value in STAGES:
-            stages.append(STAGES[value])
-    return stages
+    return [STAGES[value] for value in flat(settings).values() if isinstance(value, str) and value in STAGES]
 
 
 def resolve_names(names: Sequence[str], section: str, where: str) -> tuple[list[str], list[str]]:

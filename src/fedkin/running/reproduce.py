@@ -117,15 +117,15 @@ def reproduce(
     folder: Path,
     *,
     finished: bool = False,
-    watcher_for: Watchers | None = None,
+    watch: Watchers | None = None,
 ) -> Iterator[FinishedPart]:
     """Run a table, one federation after another; resumes what `folder` holds and reads finished runs.
 
     presets: the folder of the definition. finished: run nothing, and leave out unfinished federations.
-    watcher_for(what, runs done, runs in all) returns the watcher of a run. Raises ConfigError and RunError, like `tune`
+    watch(what, runs done, runs in all) returns the watcher of a run. Raises ConfigError and RunError, like `tune`
     and `run_experiment`.
     """
-    runs = _TableRuns(table, data_root, folder, not finished, watcher_for)
+    runs = _TableRuns(table, data_root, folder, not finished, watch)
     for part in table.federation:
         if finished and not runs.folder_of(part).is_dir():
             continue
@@ -146,7 +146,7 @@ class _TableRuns:
     data_root: Path
     folder: Path
     light: bool
-    watcher_for: Watchers | None
+    watch: Watchers | None
     done: int = 0
 
     def ended(self, part: Part, names: Sequence[str]) -> bool:
@@ -195,7 +195,7 @@ class _TableRuns:
         folder = self.folder_of(part) / "tuning" / row.name
         candidates = tune(
             experiment, [row.method], how.equal(tuple(row.set)), HoldOut.parse(row.hold_out or how.hold_out), how.seeds,
-            self.data_root, folder, watcher_for=self._stage_watchers(part, f": tuning {row.name}"),
+            self.data_root, folder, watch=self._stage_watchers(part, f": tuning {row.name}"),
         )[row.method]  # fmt: skip
         self.done += _tries(how)
         self._lighten(folder)
@@ -217,7 +217,7 @@ class _TableRuns:
                 drop_models(path.parent)
 
     def _stage_watchers(self, part: Part, stage: str = "") -> Watchers | None:
-        return stage_watchers(self.watcher_for, f"{part.name}{stage}", self.done, runs_of(self.table))
+        return stage_watchers(self.watch, f"{part.name}{stage}", self.done, runs_of(self.table))
 
 
 def _tuned_rows(table: PaperTable) -> list[Row]:

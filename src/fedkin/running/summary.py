@@ -40,21 +40,18 @@ def round_line(outcome: Outcome, scores: Mapping[str, Score], engine: Engine) ->
         "inferred": outcome.inferred,
         "flops": outcome.flops,
     }
-    missing = missing_kinds(message.missing for message in outcome.traffic)
-    if missing:
-        line["missing"] = missing
-    if outcome.skipped:
-        line["skipped"] = outcome.skipped
-    if outcome.events:
-        line["events"] = {what: list(ids) for what, ids in outcome.events.items()}
-    if scores and engine.setup.measures:
-        line["metrics"] = {
+    further = metrics.further(engine.setup.measures, scores, engine.everyone.unseen) if scores else {}
+    optional: dict[str, Any] = {
+        "missing": missing_kinds(message.missing for message in outcome.traffic),
+        "skipped": outcome.skipped,
+        "events": {what: list(ids) for what, ids in outcome.events.items()},
+        "metrics": {
             name: {what: value for what, value in row.items() if what not in _SUMMARY_ONLY}
-            for name, row in metrics.further(engine.setup.measures, scores, engine.everyone.unseen).items()
-        }
-    if engine.server.info:
-        line["figures"] = dict(engine.server.info)
-    return line
+            for name, row in further.items()
+        },
+        "figures": dict(engine.server.info),
+    }
+    return line | {name: value for name, value in optional.items() if value}
 
 
 def summary_of(

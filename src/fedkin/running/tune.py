@@ -179,7 +179,7 @@ def best(candidates: Sequence[Candidate], higher: bool) -> Candidate | None:
 def tune(
     experiment: Experiment, methods: Sequence[str], choices: Sequence[Choice] | Equal, hold: HoldOut,
     seeds: Sequence[int], data_root: Path | None, folder: Path, *,
-    watcher_for: Watchers | None = None,
+    watch: Watchers | None = None,
 ) -> dict[str, list[Candidate]]:  # fmt: skip
     """Run every candidate of every method on `held_out` federations; write each method's best one to `tuned.toml`.
 
@@ -238,7 +238,7 @@ def tune(
         else {"values": values_of(choices)}
     )  # fmt: skip
     plan = Plan(command="tune", methods=list(methods), seeds=list(seeds), hold_out=str(hold), **what)
-    return judged(run_plan(base, cells, folder, plan, kept, watcher_for, outputs=outputs, failed=str, further=further))
+    return judged(run_plan(base, cells, folder, plan, kept, watch, outputs=outputs, failed=str, further=further))
 
 
 def plan_choices(plan: Plan) -> list[Choice] | Equal:
