@@ -26,7 +26,7 @@ from fedkin.report.words import (
     findings_text,
     groups_in_terminal,
     judged_groups,
-    tests_data,
+    verdict_data,
 )  # fmt: skip
 from report.made import data_in, make_comparison, make_run
 from support import present
@@ -136,11 +136,11 @@ def test_the_tree_shows_which_levels_have_a_model_where() -> None:
     number = {id: place for place, id in enumerate(graph.ids)}
     figures = {"level": 1, "pull_weights": 1.0, "groups": 1, "lead_all": 0.1, "lead_all_low": 0.05,
                "lead_all_high": 0.15, "lead_groups": 0.2, "lead_groups_low": 0.1, "lead_groups_high": 0.3}  # fmt: skip
-    found = present(tests_data(graph, None, number, [{"figures": figures}]))
+    found = present(verdict_data(graph, None, number, [{"figures": figures}]))
     levels = [node["level"] for node in found["tests"]["nodes"]]
     assert levels[:2] == [("one model for all", False), ("one model for this branch", True)]
     assert set(levels[2:]) == {None}
-    untold = present(tests_data(graph, None, number, []))
+    untold = present(verdict_data(graph, None, number, []))
     assert {node["level"] for node in untold["tests"]["nodes"]} == {None}
 
 
@@ -151,7 +151,7 @@ def test_the_tree_shows_which_levels_have_a_model_where() -> None:
 def test_a_large_tree_is_cut_and_says_so(count: int) -> None:
     graph = chain(count)
     number = {id: i for i, id in enumerate(graph.ids)}
-    found = present(tests_data(graph, graph.groups, number, []))
+    found = present(verdict_data(graph, graph.groups, number, []))
     tree = found["tests"]
     nodes = tree["nodes"]
     assert tree["all"] == len(present(graph.evidence).nodes) == 2 * (count - 2) + 1
@@ -215,7 +215,7 @@ def test_how_many_clients_the_tests_saw_is_said_on_the_page_and_the_terminal() -
     graph = Graph(ids, np.zeros((4, 4)), groups=groups).tested(dict.fromkeys(ids, "same"), tests)
     found = judged_groups(graph)
     said = "(2 of 4 clients were tested; the others were placed in a group after that)"
-    page = present(tests_data(graph, None, {id: place for place, id in enumerate(ids)}, []))
+    page = present(verdict_data(graph, None, {id: place for place, id in enumerate(ids)}, []))
     assert page["words"].endswith(said)
     two = [Findings.of(found, tests), Findings({"same": 1}, clients=4)]
     assert "(not all clients were tested;" in findings_text(two)
@@ -305,7 +305,7 @@ def test_tests_that_see_less_since_rows_are_sorted_are_said(method: str, tmp_pat
     less = "at 3 of 3 clients neighbours in stored order are alike, so tests see less"
     assert lines[1] == f"{method}: {less}"
     graph = load_graph(max((run / "graphs").glob("*.npz")))
-    drawn = tests_data(graph, None, {id: place for place, id in enumerate("abc")}, [])
+    drawn = verdict_data(graph, None, {id: place for place, id in enumerate("abc")}, [])
     assert less in present(drawn)["words"]
 
 

@@ -462,7 +462,7 @@ def groups_in_terminal(label: str, runs: Sequence[Result]) -> list[str]:
     return [f"{label}{seeds}: {findings_text(tested)}", *chosen, *notes]
 
 
-def tests_data(
+def verdict_data(
     graph: Graph, named: Mapping[str, int] | None, number: Mapping[str, int], rounds: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any] | None:
     """The page's data of a graph's verdicts and tests, with clients numbered; None without verdicts.
