@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fedkin.data.sources.tables import Csv, Parquet
-from fedkin.data.tables import code_like, noted
+from fedkin.data.tables import code_like, column_notes
 from fedkin.errors import FedkinError
 from fedkin.federation.table import numbers, texts
 
@@ -163,7 +163,7 @@ def difference(table: pa.Table, frame: pd.DataFrame, kinds: dict[str, str]) -> s
     """The first difference between fedkin's and pandas' values, in words; None if there is none."""
     if table.num_rows != len(frame) or set(kinds) - set(table.column_names):
         return f"{table.num_rows} rows of {table.column_names}, expected {len(frame)} of {list(kinds)}"
-    said = {**noted(table), **code_like(table)}
+    said = {**column_notes(table), **code_like(table)}
     for name, kind in kinds.items():
         stored = table.schema.field(name).type
         as_text = pa.types.is_string(stored) or pa.types.is_dictionary(stored) or pa.types.is_large_string(stored)

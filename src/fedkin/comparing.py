@@ -22,14 +22,14 @@ from fedkin.records.comparison import differences, line, table
 from fedkin.records.controls import split_control, with_controls
 from fedkin.records.run import Result, framed_rows
 from fedkin.report.tables import figure_text
-from fedkin.report.units import many, student
-from fedkin.running.api import RunOptions, handed_over, metrics_in
+from fedkin.report.units import plural, student
+from fedkin.running.api import RunOptions, metrics_in, program_experiment
 from fedkin.running.experiment import Experiment, load, names_a_folder
-from fedkin.running.grid import Choice, GridRun, Runs, numbers, rows, words
+from fedkin.running.grid import Choice, GridRun, Runs, parse_seeds, rows, words
 from fedkin.running.grid import compare as compare_runs
 from fedkin.running.grid import sweep as sweep_runs
 from fedkin.running.loop import check_measures
-from fedkin.running.plugins import KINDS, add_installed, files_of, named_in, placed
+from fedkin.running.plugins import KINDS, add_installed, files_of, resolve_names, with_absolute_paths
 from fedkin.running.progress import ProgressOfSeveral, StopFlag
 from fedkin.settings import choose, expect, parse, place
 from fedkin.untrusted import escaped
@@ -89,7 +89,7 @@ class Comparison(Mapping[str, Mapping[int, Result]]):
     def __repr__(self) -> str:
         seeds = next(iter(self.results.values()))
         means = [f"{name} {_figure(row, 'mean')}" for name, row in zip(self.results, self.rows, strict=True)]
-        return f"Comparison({self._metric}, {many(len(seeds), 'seed')}: {first_few(means)})"
+        return f"Comparison({self._metric}, {plural(len(seeds), 'seed')}: {first_few(means)})"
 
     def _repr_html_(self) -> str:
         named = [{**row, "method": name} for name, row in zip(self.results, self.rows, strict=True)]
@@ -155,16 +155,17 @@ def compare(
     >>> list(found), found.difference("fedavg", "local").seeds
     (['local', 'fedavg'], 2)
     """
-    seeded = _seeds(seeds)
-    base, asked = _base(on, methods, seeded[0], changes, options, data_root)
-    names = list(asked)
+    seed_list = _seeds(seeds)
+    base, by_label = _base(on, methods, seed_list[0], changes, options, data_root)
+    names = list(by_label)
     if controls:
-        planted = base.planted(seeded[0])
-        names = with_controls(names, planted, {label: _kind(one) for label, one in asked.items() if "@" not in label})
+        planted = base.federation(seed_list[0]).planted is not None
+        kinds = {label: _kind(method) for label, method in by_label.items() if "@" not in label}
+        names = with_controls(names, planted, kinds)
     folder = None if out is None else place(out, "out")
     with closing(StopFlag()) as stop:
-        hears = ProgressOfSeveral(stop, quiet=not progress).next
-        results = compare_runs(base, names, seeded, folder, hears=hears)
+        watch = ProgressOfSeveral(stop, quiet=not progress).next
+        results = compare_runs(base, names, seed_list, folder, watch=watch)
     if folder is None:
         return Comparison(results)
     from fedkin.report import write_report
@@ -196,26 +197,26 @@ def sweep(
     >>> list(found)
     ['fedprox lr=0.1, mu=0.01', 'fedprox lr=0.3, mu=0.01']
     """
-    seeded = _seeds(seeds)
-    base, asked = _base(on, methods, seeded[0], changes, options, data_root)
-    names = list(asked)
+    seed_list = _seeds(seeds)
+    base, by_label = _base(on, methods, seed_list[0], changes, options, data_root)
+    names = list(by_label)
     choices = []
     expect(grid, Mapping, "grid", "{'section.field': [values]}")
     for where, values in grid.items():
         expect(where, str, "grid", "names of settings such as 'training.lr'")
         method, _, path = where.rpartition(":")
         if method not in names:
-            (method,), _ = named_in([method], "method", Path(), f"grid: {where}")
+            (method,), _ = resolve_names([method], "method", f"grid: {where}")
         if isinstance(values, str) or not isinstance(values, Iterable):
             raise ConfigError(f"grid: {where}: expected a list of values, got {values!r}")
         if method and method not in names:
             raise ConfigError(f"grid: {where}: no method {method!r} here; {nearest(method, names)}")
-        choices.append(Choice(path, tuple(map(placed, values)), method or None))
+        choices.append(Choice(path, tuple(map(with_absolute_paths, values)), method or None))
     folder = None if out is None else place(out, "out")
     with closing(StopFlag()) as stop:
-        hears = ProgressOfSeveral(stop, quiet=not progress).next
-        runs = sweep_runs(base, names, choices, seeded, folder, hears=hears)
-    results = {f"{one.method} {words(one.settings)}": one.results for one in runs}
+        watch = ProgressOfSeveral(stop, quiet=not progress).next
+        runs = sweep_runs(base, names, choices, seed_list, folder, watch=watch)
+    results = {f"{cell.method} {words(cell.settings)}": cell.results for cell in runs}
     if folder is None:
         return Comparison(results, grid=runs)
     from fedkin.report.sweeping import draw
@@ -235,32 +236,32 @@ def _base(
     for name in given:
         if name not in RunOptions.__annotations__:
             raise ConfigError(f"{name}: no such argument; {nearest(name, RunOptions.__annotations__)}")
-    asked, files = _asked(methods)
+    by_label, files = _methods_by_label(methods)
     objects: dict[str, Method] = {
-        label: parse(one, {}, one.__name__) if isinstance(one, type) else one
-        for label, one in asked.items() if not isinstance(one, str)
+        label: parse(method, {}, method.__name__) if isinstance(method, type) else method
+        for label, method in by_label.items() if not isinstance(method, str)
     }  # fmt: skip
     root = None if data_root is None else place(data_root, "data_root")
     if isinstance(on, Federation) or (callable(on) and not isinstance(on, (str, Path, Experiment))):
         if changes:
             raise ConfigError("changes: they are for an experiment; of a federation, give training, settings and model")
-        plan = handed_over(on, METHODS["local"](), seed=seed, **given)
+        plan = program_experiment(on, METHODS["local"](), seed=seed, **given)
     else:
         more, metrics = dict(changes or {}), given.pop("metrics", ())
         if (rounds := given.pop("rounds", None)) is not None:
             more["training.rounds"] = rounds
         if given:
             raise ConfigError(f"{', '.join(given)}: of an experiment, set changes={{'section.field': value}}")
-        plan, root = _planned(on, more, metrics), root or Path("data")
+        plan, root = _prepare(on, more, metrics), root or Path("data")
     # A registered method stays registered in this process, so all other checks come first.
-    for one in objects.values():
-        _put_among(type(one))
+    for method in objects.values():
+        _register(type(method))
     plan = plan.with_own([*files, *files_of(map(type, objects.values()))])
-    names = {label: one for label, one in asked.items() if isinstance(one, str) and label != one}
-    return Runs(plan, root, objects, names), asked
+    names = {label: method for label, method in by_label.items() if isinstance(method, str) and label != method}
+    return Runs(plan, root, objects, names), by_label
 
 
-def _planned(on: Experiment | Path | str, changes: Mapping[str, Any], metrics: Sequence[str | Measure]) -> Experiment:
+def _prepare(on: Experiment | Path | str, changes: Mapping[str, Any], metrics: Sequence[str | Measure]) -> Experiment:
     """Return an experiment with these changes and metrics."""
     measures = metrics_in(metrics)[1]
     for measure in measures:
@@ -278,12 +279,12 @@ def _planned(on: Experiment | Path | str, changes: Mapping[str, Any], metrics: S
     return plan.with_own(files_of(measures))
 
 
-def _put_among(method: type[Method]) -> None:
+def _register(method: type[Method]) -> None:
     """Register a method class; if a notebook cell runs again, the new class replaces the old one.
 
     Raises ConfigError if another method has its name.
     """
-    name, part = KINDS["method"].taken(method)
+    name, part = KINDS["method"].name_and_part(method)
     if not _replaces(part, METHODS.get(name)):
         raise ConfigError(f"{part.__name__} is {name!r}, and there is a method {name!r} already: give it its own name")
     METHODS[name] = part
@@ -294,45 +295,45 @@ def _replaces(part: Any, before: Any) -> bool:
     return before is None or (before.__module__, before.__qualname__) == (part.__module__, part.__qualname__)
 
 
-def _asked(methods: Methods) -> tuple[dict[str, OneMethod], list[str]]:
+def _methods_by_label(methods: Methods) -> tuple[dict[str, OneMethod], list[str]]:
     """Return (methods, or names of methods and controls, by label; the files that were read for them)."""
     labelled, alone = isinstance(methods, Mapping), isinstance(methods, (str, ServerMethod, PeerMethod, type))
     several: Iterable[Any] = [methods] if alone or not isinstance(methods, Iterable) else methods
     pairs = list(several.items() if isinstance(several, Mapping) else ((None, x) for x in several))
     # "mine@self" next to the class means a control of this class.
-    handed = {_kind(one).name: _kind(one) for _, one in pairs if not (labelled or isinstance(one, str))}
-    asked: dict[str, OneMethod] = {}
+    classes = {_kind(method).name: _kind(method) for _, method in pairs if not (labelled or isinstance(method, str))}
+    by_label: dict[str, OneMethod] = {}
     files: list[str] = []
-    for label, one in pairs:
-        if isinstance(one, str):
-            (one,), read = named_in([one], "method", Path(), "methods")
+    for label, method in pairs:
+        if isinstance(method, str):
+            (method,), read = resolve_names([method], "method", "methods")
             files += read
-        kind = _kind(one, handed)
-        name = label if labelled else one if isinstance(one, str) else kind.name
-        if labelled and isinstance(one, str) and "@" in one:
-            raise ConfigError(f"methods: {one!r} is named after its method: label that, and give controls=True")
-        marked = "@" in str(name) and (labelled or not isinstance(one, str))
+        kind = _kind(method, classes)
+        name = label if labelled else method if isinstance(method, str) else kind.name
+        if labelled and isinstance(method, str) and "@" in method:
+            raise ConfigError(f"methods: {method!r} is named after its method: label that, and give controls=True")
+        marked = "@" in str(name) and (labelled or not isinstance(method, str))
         if not isinstance(name, str) or marked or not names_a_folder(name):
             raise ConfigError(f"methods: {name!r} cannot name a folder: use letters, digits, spaces and . - = +")
-        if name in asked:
+        if name in by_label:
             raise ConfigError(f"methods: {name!r} twice; give each a label: {{'mu=0.1': FedProx(mu=0.1), ...}}")
         # Tables and the report would show it as that method, and gains are measured against "local".
         if labelled and name in METHODS and kind.name != name:
-            other = one if isinstance(one, str) else kind.name
+            other = method if isinstance(method, str) else kind.name
             raise ConfigError(f"methods: {name!r} is the name of another method: give {other!r} another label")
-        asked[name] = one
-    if not asked:
+        by_label[name] = method
+    if not by_label:
         raise ConfigError("methods: at least one is needed")
-    return asked, files
+    return by_label, files
 
 
-def _kind(one: OneMethod, handed: Mapping[str, type[Method]] | None = None) -> type[Method]:
+def _kind(method: OneMethod, classes: Mapping[str, type[Method]] | None = None) -> type[Method]:
     """Return the class of a method, or of a control's method; raises ConfigError for anything else."""
-    if isinstance(one, str):
-        return choose({**METHODS, **(handed or {})}, split_control(one)[0], "methods")
-    kind = one if isinstance(one, type) else type(one)
+    if isinstance(method, str):
+        return choose({**METHODS, **(classes or {})}, split_control(method)[0], "methods")
+    kind = method if isinstance(method, type) else type(method)
     if not issubclass(kind, (ServerMethod, PeerMethod)):
-        raise ConfigError(f"methods: expected names, method classes or method objects, got {escaped(repr(one), 80)}")
+        raise ConfigError(f"methods: expected names, method classes or method objects, got {escaped(repr(method), 80)}")
     if isabstract(kind):
         lacking = ", ".join(sorted(kind.__abstractmethods__))
         raise ConfigError(f"methods: {kind.__name__} lacks what a method needs: {lacking}")
@@ -343,7 +344,7 @@ def _kind(one: OneMethod, handed: Mapping[str, type[Method]] | None = None) -> t
 
 def _seeds(seeds: int | str | Iterable[int]) -> list[int]:
     if isinstance(seeds, str):
-        return numbers(seeds, "seeds")
+        return parse_seeds(seeds, "seeds")
     # A 0-d array is one number.
     several: Iterable[Any] = seeds if isinstance(seeds, Iterable) and getattr(seeds, "ndim", 1) != 0 else [seeds]
     numbers_given = [_seed(each) for each in several]

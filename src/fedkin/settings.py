@@ -24,7 +24,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-class _Said(ModelMetaclass):
+class _SettingsMeta(ModelMetaclass):
     """Raise WrongSetting with fedkin's text for invalid settings made in Python; pydantic itself skips this call."""
 
     if not TYPE_CHECKING:
@@ -36,7 +36,7 @@ class _Said(ModelMetaclass):
                 raise WrongSetting(*(_explain(cls, item, cls.__name__, table) for item in error.errors())) from None
 
 
-class Settings(BaseModel, metaclass=_Said):
+class Settings(BaseModel, metaclass=_SettingsMeta):
     """Base of every group of settings: frozen, compared by value; unknown names are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)

@@ -14,7 +14,7 @@ import fedkin.advice.candidates as shapes
 import fedkin.advice.work as work
 from advised import BENCH, A, B, federation
 from fedkin.advice import Advice, Plan, advise
-from fedkin.advice.advising import KEPT, Budget
+from fedkin.advice.advising import PLAN_FILE, Budget
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation
 from fedkin.records.files import read_json
@@ -106,7 +106,7 @@ def test_a_machine_that_becomes_slower_leaves_rates_out(machine: Machine, tmp_pa
     left = [f"{rate:.2g}" for rate in Plan().rates[len(found.rates) :]]
     (note,) = [note for note in found.notes if note.startswith("Within the budget")]
     assert note == f"Within the budget, no run with {' or '.join(left)} times the rate."
-    assert len(read_json(tmp_path / KEPT)["factors"]) == len(found.rates)
+    assert len(read_json(tmp_path / PLAN_FILE)["factors"]) == len(found.rates)
     # The same command goes on with what there is, and says the same.
     machine.slow, ran = 1.0, len(machine.rounds)
     again = Budget(11, machine.clock)

@@ -154,7 +154,7 @@ def test_a_row_that_fails_in_training_is_left_out_and_named(folder: Path) -> Non
     experiment = load(folder / "presets" / "small.toml").with_changes(**part.set)
     failed = FinishedPart(part, experiment, {}, {}, {"fedavg": "seed 0: it failed"})
     kept = results.csv_rows((folder / "slow" / "tiny.csv").read_text())
-    merged, _ = results.merged(table, [failed], kept, [])
+    merged, _ = results.merge_results(table, [failed], kept, [])
     assert {row["row"] for row in merged} == {"local", "fedavg-slow", "fedavg-slow@self"}
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fedkin.data.guess import chosen, is_saved, saved
+from fedkin.data.guess import choose_columns, columns_of_saved, is_saved
 from fedkin.errors import DataError
 
 datasets = pytest.importorskip("datasets", reason="Hugging Face datasets is not installed: pip install 'fedkin[hub]'")
@@ -34,23 +34,23 @@ def test_roles_of_columns(tmp_path: Path) -> None:
     assert not is_saved(tmp_path)
     one = dataset("text", "input_ids", "attention_mask", "scores", "picture", "topic", "old")
     one.save_to_disk(tmp_path / "one")
-    roles, train = saved(tmp_path / "one")
+    roles, train = columns_of_saved(tmp_path / "one")
     assert train is None
     assert roles == {"text": "other", "input_ids": "ids", "attention_mask": "ids", "scores": "other",
                      "picture": "image", "topic": "classes", "old": "ids"}  # fmt: skip
-    assert chosen(roles) == ("topic", "picture", "input_ids")
-    assert chosen(roles, but=("topic",))[0] is None
+    assert choose_columns(roles) == ("topic", "picture", "input_ids")
+    assert choose_columns(roles, but=("topic",))[0] is None
     dataset("label", "old").save_to_disk(tmp_path / "two")
-    roles, _ = saved(tmp_path / "two")
-    assert chosen(roles) == ("label", None, "old")
-    assert chosen(roles, "old") == ("old", None, None)
+    roles, _ = columns_of_saved(tmp_path / "two")
+    assert choose_columns(roles) == ("label", None, "old")
+    assert choose_columns(roles, "old") == ("old", None, None)
 
 
 @pytest.mark.parametrize(("splits", "train"), [(["test", "train"], "train"), (["all"], "all")])
 def test_the_split_to_train_on(tmp_path: Path, splits: list[str], train: str) -> None:
     datasets.DatasetDict({name: dataset("text", "topic") for name in splits}).save_to_disk(tmp_path / "both")
     assert is_saved(tmp_path / "both")
-    assert saved(tmp_path / "both")[1] == train
+    assert columns_of_saved(tmp_path / "both")[1] == train
 
 
 @pytest.mark.parametrize("name", ["dataset_info.json", "dataset_dict.json"])
@@ -58,4 +58,4 @@ def test_the_split_to_train_on(tmp_path: Path, splits: list[str], train: str) ->
 def test_what_is_no_saved_dataset_is_said(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(DataError, match=r"cannot be opened .*expected a folder that save_to_disk wrote"):
-        saved(tmp_path)
+        columns_of_saved(tmp_path)

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from fedkin.data.tables import Written, code_like, is_number_like, noted, read_csv, read_parquet
+from fedkin.data.tables import CsvFormat, code_like, column_notes, is_number_like, read_csv, read_parquet
 from fedkin.untrusted import Refused
 
 
-def read(path: Path, delimiter: str = ",", written: Written | None = None, **columns: Any) -> pa.Table:
+def read(path: Path, delimiter: str = ",", written: CsvFormat | None = None, **columns: Any) -> pa.Table:
     roles = {name: columns.pop(name) for name in ("coded", "untyped") if name in columns}
     rows = max(map(len, columns.values()))
     with (path / "t.csv").open("w", newline="", encoding="utf-8") as file:
@@ -46,7 +46,7 @@ def test_numbers_that_mean_one_thing_are_read(
     assert table.column("x").to_pylist() == expected
     # Whatever is not what Python reads is said.
     plain = all(value.lstrip("+-").replace(".", "", 1).isdigit() for value in values)
-    assert ("x" in noted(table)) is not plain
+    assert ("x" in column_notes(table)) is not plain
 
 
 @pytest.mark.parametrize(
@@ -62,8 +62,8 @@ def test_numbers_that_may_mean_two_things_are_refused_with_what_decides(
     with pytest.raises(Refused, match=words):
         read(tmp_path, delimiter, x=values)
     given: list[tuple[dict[str, Any], Any]] = [
-        ({"written": Written(decimal="," if mark == "," else ".")}, 1.104),
-        ({"written": Written(thousands=mark)}, 1104),
+        ({"written": CsvFormat(decimal="," if mark == "," else ".")}, 1.104),
+        ({"written": CsvFormat(thousands=mark)}, 1104),
         ({"untyped": ["x"]}, values[0]), ({"coded": ["x"]}, 1.104 if mark == "." else values[0]),
     ]  # fmt: skip
     for how, first in given:
@@ -74,7 +74,9 @@ def test_numbers_that_may_mean_two_things_are_refused_with_what_decides(
 def test_numbers_that_are_not_plain_stay_texts_and_it_is_said(tmp_path: Path, values: list[str]) -> None:
     table = read(tmp_path, x=values)
     assert table.column("x").to_pylist() == values
-    assert noted(table)["x"] == f"numbers such as {values[0]!r} are read as text: write plain numbers, in one way"
+    assert (
+        column_notes(table)["x"] == f"numbers such as {values[0]!r} are read as text: write plain numbers, in one way"
+    )
 
 
 @pytest.mark.parametrize(
@@ -100,7 +102,7 @@ def test_other_types_are_found(tmp_path: Path, values: list[str], expected: pa.D
 
 @pytest.mark.parametrize(("dates", "day"), [("D/M/Y", "2026-04-03"), ("M/D/Y", "2026-03-04")])
 def test_the_order_of_dates_and_what_is_missing_can_be_said(tmp_path: Path, dates: str, day: str) -> None:
-    written = Written(dates=dates, missing=("-", "unknown"))
+    written = CsvFormat(dates=dates, missing=("-", "unknown"))
     table = read(tmp_path, written=written, x=["03/04/2026", "-"], y=["1", "unknown"], z=["1.5", "-"])
     assert [str(value) for value in table.column("x").to_pylist()] == [day, "None"]
     assert table.column("y").to_pylist() == [1, None]
@@ -110,7 +112,7 @@ def test_the_order_of_dates_and_what_is_missing_can_be_said(tmp_path: Path, date
 def test_numbers_beside_a_few_texts_stay_texts_and_it_is_said(tmp_path: Path) -> None:
     table = read(tmp_path, x=["65", "71", "> 89", "80"])
     assert table.column("x").type == pa.string()
-    assert "not a number is '> 89' in row 3: data.missing" in noted(table)["x"]
+    assert "not a number is '> 89' in row 3: data.missing" in column_notes(table)["x"]
 
 
 @pytest.mark.parametrize("text", ["65,2", "1.104", "103 mg/dL", "$5"])

@@ -38,8 +38,8 @@ def test_what_all_agree_on_is_what_a_simulation_has(case: str, order: int, tmp_p
     whole = Csv(path=folder, **CASES[case]).load(Path())
     source = Csv(path=Path("elsewhere.csv"), **CASES[case])
     own = {name: OwnTable(name, str(folder / f"{name}.csv"), source) for name in HOSPITALS[::order]}
-    told = {name: TableSummary.from_json(each.told.to_json()) for name, each in own.items()}
-    assert told == {name: each.told for name, each in own.items()}
+    told = {name: TableSummary.from_json(each.summary.to_json()) for name, each in own.items()}
+    assert told == {name: each.summary for name, each in own.items()}
     made = agree(told, source.reading(""))
     agreed = SharedEncoding.from_json(made.to_json())
     assert agreed == made
@@ -62,8 +62,8 @@ def test_a_column_of_clients_and_a_group_in_the_file_are_no_inputs(tmp_path: Pat
     frame.to_csv(tmp_path / "ann.csv", index=False)
     source = Csv(path=Path("all.csv"), target="ill", client="who", group="region")
     own = OwnTable("ann", str(tmp_path / "ann.csv"), source)
-    assert list(own.told.types) == ["age"]
-    client, _ = own.client(agree({"ann": own.told}, own.reading))
+    assert list(own.summary.types) == ["age"]
+    client, _ = own.client(agree({"ann": own.summary}, own.reading))
     assert (client.id, client.size, len(client.test)) == ("ann", 24, 6)
 
 
@@ -84,7 +84,7 @@ def test_codes_and_classes_with_leading_zeros_are_those_of_a_simulation(
         pd.read_csv(tmp_path / "b.csv").to_parquet(tmp_path / "b.parquet", index=False)
     source = Csv(path=Path("elsewhere.csv"), **given)
     own = {site: OwnTable(site, str(tmp_path / f"{site}{suffix if site == 'b' else '.csv'}"), source) for site in order}
-    told = {site: TableSummary.from_json(each.told.to_json()) for site, each in own.items()}
+    told = {site: TableSummary.from_json(each.summary.to_json()) for site, each in own.items()}
     agreed = agree(told, source.reading(""))
     assert whole.encoding is not None
     assert agreed.encoding == whole.encoding
@@ -171,7 +171,7 @@ def test_a_participant_hears_of_its_own_codes_before_anything_leaves(
         f"{path}: whole numbers with leading zeros are read as numbers: ward (00); if they are codes, name them in "
         "data.categories"
     )
-    assert "ward" in " ".join(own.told.words())
+    assert "ward" in " ".join(own.summary.words())
 
 
 def test_categories_of_unlike_types_in_parquet_files_are_refused_as_in_a_simulation(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_categories_of_unlike_types_in_parquet_files_are_refused_as_in_a_simulat
         Parquet(path=tmp_path, **given).load(Path())
     source = Parquet(path=tmp_path, **given)
     own = {site: OwnTable(site, str(tmp_path / f"{site}.parquet"), source) for site in "abc"}
-    told = {site: TableSummary.from_json(each.told.to_json()) for site, each in own.items()}
+    told = {site: TableSummary.from_json(each.summary.to_json()) for site, each in own.items()}
     with pytest.raises(DataError, match="a: its column 'code' holds text, and that of most holds number; expected"):
         agree(told, source.reading(""))
     (tmp_path / "a.parquet").unlink()

@@ -173,7 +173,7 @@ def test_rows_of_a_person_stay_on_one_side() -> None:
         assert 15 <= sum(len(client.test) for client in federation.values()) <= 33
         columns = columns_of(as_table(whole), Reading(target="died", client="hospital", person="patient", **more))
         pairs = dict[tuple[str, int], bool]()
-        for hospital, patient, held in zip(whole["hospital"], whole["patient"], columns.held, strict=True):
+        for hospital, patient, held in zip(whole["hospital"], whole["patient"], columns.is_test, strict=True):
             assert pairs.setdefault((hospital, patient), held) == held
 
 

@@ -43,7 +43,7 @@ from fedkin.records.files import read_json
 from fedkin.records.run import listed_difference, read_listed, read_run
 from fedkin.report.collect import collect
 from fedkin.running.experiment import load
-from fedkin.running.grid import Choice, HoldOut, listed, numbers
+from fedkin.running.grid import Choice, HoldOut, parse_seeds, split_names
 from fedkin.running.tune import plan_choices
 from fedkin.tasks import Task
 from report.made import make_run
@@ -188,7 +188,7 @@ def option(path: Path, folder: Path) -> None:
         experiment.write_text(tomli_w.dumps(TABLE))
     each(
         lambda: load(experiment, [text]), lambda: load(experiment, [f"training.lr={text}"]), lambda: Choice.parse(text),
-        lambda: HoldOut.parse(text), lambda: numbers(text), lambda: listed(text, "--methods"),
+        lambda: HoldOut.parse(text), lambda: parse_seeds(text), lambda: split_names(text, "--methods"),
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from fedkin.errors import ConfigError
 from fedkin.federation import Change, Federation
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import execute
-from fedkin.running.networked import settings_of, shared_in
+from fedkin.running.networked import read_shared, settings_of
 from network.federations import NOWHERE, Ending
 from network.test_tables import Hospitals, plan_for
 from stays import HOSPITALS
@@ -71,7 +71,7 @@ def grow(there: Hospitals, name: str, count: int = 90, shift: float = 0.0) -> No
 
 def replayed(there: Hospitals, first: Federation, result: Any) -> Any:
     """The simulation in which clients have other samples from the rounds on that the record names."""
-    kept = shared_in(there.root / "there")
+    kept = read_shared(there.root / "there")
     assert kept is not None
     clients = []
     for id, client in first.items():

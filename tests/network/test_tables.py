@@ -21,7 +21,7 @@ from fedkin.network.agreement import Agreement, difference
 from fedkin.network.registration import Registration, Shared
 from fedkin.running.experiment import Experiment
 from fedkin.running.model_loader import load
-from fedkin.running.networked import exchange, plan_of, settings_of, shared_in
+from fedkin.running.networked import exchange, plan_of, read_shared, settings_of
 from network.federations import NOWHERE, Clients, Ending, simulated, state_in
 from network.memory import MemoryLink, MemoryNetwork
 from stays import HOSPITALS, table, written
@@ -71,7 +71,7 @@ def equal(there: Hospitals, root: Path) -> None:
     """Whether the run is the simulation over the files of the hospitals."""
     simulated(there.plan, root / "here")
     federation = there.plan.federation(NOWHERE)
-    kept = shared_in(root / "there")
+    kept = read_shared(root / "there")
     assert kept is not None
     assert (kept.agreed.encoding, kept.agreed.target) == (federation.encoding, federation.target)
     assert kept.clients == HOSPITALS
@@ -143,7 +143,7 @@ def test_peers_agree_without_a_server(tmp_path: Path) -> None:
     simulated(there.plan, tmp_path / "here")
     states = state_in(tmp_path / "here")["clients"]
     for name in HOSPITALS:
-        kept = shared_in(tmp_path / name)
+        kept = read_shared(tmp_path / name)
         assert kept is not None
         assert kept.agreed.encoding == there.plan.federation(NOWHERE).encoding
         assert same(state_in(tmp_path / name)["clients"][name], states[name])
@@ -210,7 +210,7 @@ def test_garbage_in_place_of_a_table_is_refused(fields: dict[str, str], there: H
 
 
 def test_no_count_of_the_targets_values_leaves(there: Hospitals) -> None:
-    told = json.loads(there.table(NORTH).told.to_json())
+    told = json.loads(there.table(NORTH).summary.to_json())
     assert told["values"] == ["no", "yes"]
     assert "died" not in {*told["profile"]["categories"], *told["profile"]["numbers"]}
 
@@ -226,7 +226,7 @@ def test_who_takes_no_part_changes_no_encoding(tmp_path: Path) -> None:
     result = there.run(wait)
     there.join()
     assert there.errors == {}
-    kept = shared_in(tmp_path / "there")
+    kept = read_shared(tmp_path / "there")
     assert kept is not None
     assert kept.clients == (NORTH, EAST)
     assert "burns" not in kept.agreed.encoding.values["ward"]  # a ward of the south alone

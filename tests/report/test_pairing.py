@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedkin.report.collect import collect
-from fedkin.report.ranks import labels_of
+from fedkin.report.runs import labels_of
 from report.made import make_run
 
 _PATHS = st.lists(st.sampled_from(["a", "b", "main"]), min_size=2, max_size=4).map(lambda parts: Path("/", *parts))

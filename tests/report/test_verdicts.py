@@ -23,10 +23,10 @@ from fedkin.report.words import (
     Findings,
     JudgedGroup,
     choice_words,
-    drawn_tests,
+    findings_text,
     groups_in_terminal,
-    in_words,
     judged_groups,
+    verdict_data,
 )  # fmt: skip
 from report.made import data_in, make_comparison, make_run
 from support import present
@@ -136,11 +136,11 @@ def test_the_tree_shows_which_levels_have_a_model_where() -> None:
     number = {id: place for place, id in enumerate(graph.ids)}
     figures = {"level": 1, "pull_weights": 1.0, "groups": 1, "lead_all": 0.1, "lead_all_low": 0.05,
                "lead_all_high": 0.15, "lead_groups": 0.2, "lead_groups_low": 0.1, "lead_groups_high": 0.3}  # fmt: skip
-    found = present(drawn_tests(graph, None, number, [{"figures": figures}]))
+    found = present(verdict_data(graph, None, number, [{"figures": figures}]))
     levels = [node["level"] for node in found["tests"]["nodes"]]
     assert levels[:2] == [("one model for all", False), ("one model for this branch", True)]
     assert set(levels[2:]) == {None}
-    untold = present(drawn_tests(graph, None, number, []))
+    untold = present(verdict_data(graph, None, number, []))
     assert {node["level"] for node in untold["tests"]["nodes"]} == {None}
 
 
@@ -151,7 +151,7 @@ def test_the_tree_shows_which_levels_have_a_model_where() -> None:
 def test_a_large_tree_is_cut_and_says_so(count: int) -> None:
     graph = chain(count)
     number = {id: i for i, id in enumerate(graph.ids)}
-    found = present(drawn_tests(graph, graph.groups, number, []))
+    found = present(verdict_data(graph, graph.groups, number, []))
     tree = found["tests"]
     nodes = tree["nodes"]
     assert tree["all"] == len(present(graph.evidence).nodes) == 2 * (count - 2) + 1
@@ -195,8 +195,8 @@ def test_a_group_of_several_leaves_is_not_said_to_be_indistinguishable() -> None
         leaves, dict.fromkeys("abcd", "same"), dict.fromkeys("abcd", 0), ROOT, leaf("same"), leaf("same")
     )
     assert (one.verdict, one.node) == ("near", 0)
-    assert "significant" not in in_words([Findings.of([one], None)])
-    assert "too little for separate models to be better" in in_words([Findings.of([one], None)])
+    assert "significant" not in findings_text([Findings.of([one], None)])
+    assert "too little for separate models to be better" in findings_text([Findings.of([one], None)])
 
 
 def test_merged_leaves_with_others_between_them_have_no_test_of_their_own() -> None:
@@ -215,11 +215,11 @@ def test_how_many_clients_the_tests_saw_is_said_on_the_page_and_the_terminal() -
     graph = Graph(ids, np.zeros((4, 4)), groups=groups).tested(dict.fromkeys(ids, "same"), tests)
     found = judged_groups(graph)
     said = "(2 of 4 clients were tested; the others were placed in a group after that)"
-    page = present(drawn_tests(graph, None, {id: place for place, id in enumerate(ids)}, []))
+    page = present(verdict_data(graph, None, {id: place for place, id in enumerate(ids)}, []))
     assert page["words"].endswith(said)
     two = [Findings.of(found, tests), Findings({"same": 1}, clients=4)]
-    assert "(not all clients were tested;" in in_words(two)
-    assert "tested" not in in_words(two[1:])
+    assert "(not all clients were tested;" in findings_text(two)
+    assert "tested" not in findings_text(two[1:])
 
 
 SHARES = "differ in how often each class occurs, not in what a class looks like"
@@ -253,7 +253,7 @@ FOUND: list[tuple[list[Findings], str, str]] = [
 
 @pytest.mark.parametrize(("seeds", "count", "said"), FOUND)
 def test_what_was_found_in_words(seeds: list[Findings], count: str, said: str) -> None:
-    assert in_words(seeds, ", as planted") == f"{count} found by tests, as planted: {said}"
+    assert findings_text(seeds, ", as planted") == f"{count} found by tests, as planted: {said}"
 
 
 # -- the sentence and the terminal ----------------------------------------------------------------------------
@@ -305,7 +305,7 @@ def test_tests_that_see_less_since_rows_are_sorted_are_said(method: str, tmp_pat
     less = "at 3 of 3 clients neighbours in stored order are alike, so tests see less"
     assert lines[1] == f"{method}: {less}"
     graph = load_graph(max((run / "graphs").glob("*.npz")))
-    drawn = drawn_tests(graph, None, {id: place for place, id in enumerate("abc")}, [])
+    drawn = verdict_data(graph, None, {id: place for place, id in enumerate("abc")}, [])
     assert less in present(drawn)["words"]
 
 

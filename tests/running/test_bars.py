@@ -16,7 +16,7 @@ import pytest
 import tomli_w
 from rich.console import Console
 
-from fedkin.running.progress import Progress, ProgressOfSeveral, StopFlag, figured, make_console
+from fedkin.running.progress import Progress, ProgressOfSeveral, StopFlag, make_console, round_figures
 from tiny import TABLE
 
 
@@ -92,11 +92,11 @@ def test_a_bar_fits_the_terminal(width: int) -> None:
 def test_groups_are_shown_by_verdict_and_a_figure_that_nobody_has_is_not() -> None:
     judged = row(1, 0.75, found=3)
     judged["groups"]["verdicts"] = {"alone": 1, "same": 2}
-    assert figured(judged).endswith("3 groups (1 alone, 2 same), ARI 0.75")
+    assert round_figures(judged).endswith("3 groups (1 alone, 2 same), ARI 0.75")
     unseen = row(1, None) | {"squared_error": {"clients": 0}, "unseen": {"mean": 0.5}}
     del unseen["accuracy"]
-    assert figured(unseen).startswith("unseen 0.500")
-    assert "squared" not in figured(unseen)
+    assert round_figures(unseen).startswith("unseen 0.500")
+    assert "squared" not in round_figures(unseen)
 
 
 @pytest.mark.parametrize("runs", [1, 4, 36])

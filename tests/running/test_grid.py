@@ -126,9 +126,9 @@ def test_a_sweep_that_was_stopped_goes_on_and_ends_alike(small: Experiment, tmp_
 
     whole = sweep(Runs(small), ["fedprox"], GRID, [0], tmp_path / "whole")
     with pytest.raises(Stop):
-        sweep(Runs(small), ["fedprox"], GRID, [0], tmp_path / "cut", hears=stops)
+        sweep(Runs(small), ["fedprox"], GRID, [0], tmp_path / "cut", watch=stops)
     assert not (tmp_path / "cut" / "sweep.csv").exists()
-    again = sweep(Runs(small), ["fedprox"], GRID, [0], tmp_path / "cut", hears=lambda *_: Count(99))
+    again = sweep(Runs(small), ["fedprox"], GRID, [0], tmp_path / "cut", watch=lambda *_: Count(99))
     assert Count.begun == 2
     assert [one.results[0].scores for one in again] == [one.results[0].scores for one in whole]
     for name in ("plan.json", "experiment.toml"):

@@ -55,7 +55,7 @@ def named_by(printed: str, folder: Path) -> str:
     *_, option, value = shlex.split(command)
     (folder / "e.toml").write_text(tomli_w.dumps(TABLE))
     if option == "--methods":
-        return plugins.named_in(value.split(","), "method", Path(), "--methods")[0][-1]
+        return plugins.resolve_names(value.split(","), "method", "--methods")[0][-1]
     assert option == "--set"
     plan = load(folder / "e.toml", [value])
     return plan.run.metrics[0] if "metrics" in value else plan.scenario.name

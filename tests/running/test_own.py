@@ -20,7 +20,7 @@ from fedkin.running import plugins
 from fedkin.running.experiment import Experiment, load, read_table
 from fedkin.running.grid import Choice, HoldOut
 from fedkin.running.loop import run_experiment
-from fedkin.running.plugins import named_in
+from fedkin.running.plugins import resolve_names
 from fedkin.running.tune import tune
 from support import small_federation
 
@@ -201,8 +201,8 @@ def test_what_is_wrong_with_a_file_is_said_in_one_line(tmp_path: Path, text: str
 def test_an_alias_is_another_name_of_the_same_part(place: Path) -> None:
     path = place / "own_average.py"
     path.write_text(METHOD + "\n\nDefault = Mine\n")
-    both = ["own_average.py:Default", "own_average.py:Mine"]
-    assert plugins.named_in(both, "method", place, "m")[0] == ["my-average"] * 2
+    both = [f"{path}:Default", f"{path}:Mine"]
+    assert plugins.resolve_names(both, "method", "m")[0] == ["my-average"] * 2
     path.write_text(METHOD + "\n\nDefault = Mine  # read again\n")
     assert load(place / "e.toml").method.name == "my-average"
     path.write_text(METHOD + "\n\nclass Other(Mine):\n    name: ClassVar[str] = 'my-average'\n")
@@ -411,7 +411,7 @@ def test_a_path_may_have_an_at_sign_and_a_control_behind_its_name(parts_place: P
     folder.mkdir()
     (folder / "other_parts.py").write_text(PARTS)
     given = [f"{folder}/other_parts.py:Mine", "../a@b/other_parts.py:Mine@self", "fedavg@self", "fedavg"]
-    names, own = named_in(given, "method", Path(), "x")
+    names, own = resolve_names(given, "method", "x")
     assert names == ["my-prox", "my-prox@self", "fedavg@self", "fedavg"]
     assert {each.partition("#")[0] for each in own} == {str((folder / "other_parts.py").resolve())}
     found = fedkin.compare(small_federation(), [f"{folder}/other_parts.py:Mine@self"], rounds=1)
@@ -491,7 +491,7 @@ def test_a_metric_of_a_comparison_that_is_refused_is_not_known_afterwards(
 
 
 def test_the_files_of_objects_are_noted_with_the_runs_of_a_comparison(parts_place: Path) -> None:
-    named_in([f"{parts_place}/own_parts.py:own_errors"], "metric", Path(), "here")
+    resolve_names([f"{parts_place}/own_parts.py:own_errors"], "metric", "here")
     parts = sys.modules["own_parts"]
     for on in (parts_place / "e.toml", small_federation()):
         out = parts_place / f"c{on == parts_place / 'e.toml'}"
@@ -539,7 +539,7 @@ own_zeros = fedkin.metric(higher=True, name="own-zeros")(functools.partial(share
 
 def test_a_metric_is_of_the_file_in_which_it_is_made(parts_place: Path) -> None:
     (parts_place / "own_wrapped.py").write_text(WRAPPED)
-    known, _ = named_in(["own_wrapped.py:own_zeros"], "metric", parts_place, "run.metrics")
+    known, _ = resolve_names([f"{parts_place}/own_wrapped.py:own_zeros"], "metric", "run.metrics")
     measure = MEASURES[known[0]]
     assert file_of(measure) == str(parts_place / "own_wrapped.py")
     before = code_of(measure)

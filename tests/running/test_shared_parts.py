@@ -11,7 +11,7 @@ import tomli_w
 
 from fedkin.errors import ConfigError
 from fedkin.running.experiment import load
-from fedkin.running.networked import check_own, plan_of, settings_of
+from fedkin.running.networked import check_no_files, plan_of, settings_of
 from fedkin.tasks import Task
 from tiny import TABLE
 
@@ -49,7 +49,7 @@ def test_a_part_from_a_file_is_refused(sections: dict[str, Any], tmp_path: Path)
     (tmp_path / "own_parts.py").write_text(PARTS)
     path = tmp_path / "e.toml"
     path.write_text(tomli_w.dumps({**TABLE, **sections}))
-    for refused in (settings_of, check_own):
+    for refused in (settings_of, check_no_files):
         with pytest.raises(ConfigError, match=r"own: .*own_parts.py: over a network files stay where they are"):
             refused(load(path))
 

@@ -13,7 +13,7 @@ import fedkin
 from fedkin.engines import Score
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import run_experiment
-from fedkin.running.summary import cautions, given
+from fedkin.running.summary import cautions, prior_knowledge
 from support import small_federation
 from tiny import TABLE
 
@@ -38,7 +38,7 @@ def lines(*losses: float | None) -> list[dict[str, Any]]:
     ],
 )
 def test_what_was_told(method: dict[str, Any], network: str, told: list[str]) -> None:
-    assert given(method, network) == told
+    assert prior_knowledge(method, network) == told
 
 
 def test_a_warm_up_as_long_as_the_run_is_told_of() -> None:

@@ -34,7 +34,7 @@ from fedkin.running.experiment import Experiment, without_none
 from fedkin.running.loop import run_experiment
 
 # The file with the data and settings of the runs in a folder.
-KEPT = "advice-plan.json"
+PLAN_FILE = "advice-plan.json"
 # For this many clients, training all coalitions takes about as long as everything else.
 _QUICK = 6
 
@@ -94,14 +94,14 @@ def advise(
         splits.append(shapes_of(trained_on, renamed.task, bench.seed)[0])
     final, missing = shapes_of({id: client.train for id, client in renamed.items()}, renamed.task, bench.seed)
     strengths = tried_strengths(bench, renamed)
-    candidates = _different(splits, final, bool(strengths))
+    candidates = _distinct_candidates(splits, final, bool(strengths))
     shapes = [list(dict.fromkeys(split[name] for name in candidates)) for split in splits]
     heads = [frozenset(split[name] for name in candidates if name in HEADS) for split in splits]
     rates = [bench.training.lr * factor for factor in plan.rates]
     work = Work(renamed, judgeable.folds, shapes, rates, bench, heads, strengths)
     if folder is not None:
         _claim(folder, _identity(work, plan))
-    outputs = work.done(
+    outputs = work.run_all(
         None if folder is None else folder / "folds", lambda done, total: progress("validation", done, total), goes_on
     )
     tried = 1 + max(rate for rate, _, _ in outputs)
@@ -109,14 +109,14 @@ def advise(
         plan = replace(plan, rates=plan.rates[:tried])
         work = replace(work, rates=work.rates[:tried])
         if folder is not None:
-            write_json(folder / KEPT, _identity(work, plan))
+            write_json(folder / PLAN_FILE, _identity(work, plan))
     share = sum(each.share for each in judgeable.folds.values()) / len(judgeable.folds)
     judged = Judged.of(_trials(work, splits, final, candidates, plan.folds, outputs), share)
     shape = final[judged.candidate]
     rate, model = _options(judged.candidate, work)[judged.option]
     worth = None
     if len(judgeable.ids) <= min(partners, MOST):
-        worth = _worth(work, judgeable.ids, rate, plan.folds, shape, folder, progress)
+        worth = _partner_values(work, judgeable.ids, rate, plan.folds, shape, folder, progress)
     strength = strengths[model - 1] if model else SHARED
     advice = _advice(federation, bench, judgeable, judged, shape, strength, work.rates, rate, progress)
     left_out = _left_out(plan, bench.training.rounds, rounds)
@@ -186,7 +186,7 @@ def _judgeable(federation: Federation, plan: Plan, seed: int, rows: Mapping[str,
     return _Judgeable(ids, folds, unknown)
 
 
-def _different(splits: Sequence[Mapping[str, Shape]], final: Mapping[str, Shape], heads: bool) -> list[str]:
+def _distinct_candidates(splits: Sequence[Mapping[str, Shape]], final: Mapping[str, Shape], heads: bool) -> list[str]:
     """Names of the candidates that are not the same as an earlier one in all splits; heads: also those of HEADS."""
     names: list[str] = []
     found = set[tuple[Shape | None, ...]]()
@@ -206,7 +206,7 @@ def _options(name: str, work: Work) -> list[tuple[int, int]]:
 
 def _claim(folder: Path, identity: dict[str, Any]) -> None:
     """Write the identity of its runs into the folder; raises RunError if the folder has another identity."""
-    path = folder / KEPT
+    path = folder / PLAN_FILE
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         write_json(path, identity)
@@ -238,11 +238,11 @@ def _marks(
     inside = dealt.fold[rows] == fold
     labels = work.federation[id].train.labels().numpy()
     truth = labels[rows][inside] if kind == "risk" else None
-    did = outputs[rate, split, shapes[split]][id]
-    return marks_of(Outcomes(kind, did[min(model, len(did) - 1)][inside], truth))
+    by_model = outputs[rate, split, shapes[split]][id]
+    return marks_of(Outcomes(kind, by_model[min(model, len(by_model) - 1)][inside], truth))
 
 
-def _worth(
+def _partner_values(
     work: Work, names: Mapping[str, str], rate: int, folds: int, shape: Shape, folder: Path | None,
     progress: Callable[[str, int, int], None],
 ) -> PartnerValues:  # fmt: skip
@@ -254,18 +254,18 @@ def _worth(
     none: list[frozenset[Shape]] = [frozenset()] * splits
     trained_all = replace(work, shapes=[shapes] * splits, rates=[work.rates[rate]], heads=none)
     place = None if folder is None else folder / "partners"
-    outputs = trained_all.done(place, lambda done, total: progress("partners", done, total))
+    outputs = trained_all.run_all(place, lambda done, total: progress("partners", done, total))
     marks: dict[str, list[dict[frozenset[str], Marks]]] = {names[id]: [] for id in ids}
     for id in ids:
         shape_of = {frozenset(names[other] for other in (id, *each.partners(id))): each for each in shapes}
         for fold in range(folds):
-            did = {
+            by_coalition = {
                 coalition: _marks(trained_all, outputs, 0, [each] * splits, id, fold)
                 for coalition, each in shape_of.items()
             }
             # Whether a fold determines the metric depends only on its labels.
-            if None not in did.values():
-                marks[names[id]].append({coalition: one for coalition, one in did.items() if one is not None})
+            if None not in by_coalition.values():
+                marks[names[id]].append({coalition: one for coalition, one in by_coalition.items() if one is not None})
     return worth_of(marks, {names[id]: frozenset(names[other] for other in group) for id, group in groups.items()})
 
 
@@ -274,10 +274,10 @@ def _trials(
     folds: int, outputs: Outputs,
 ) -> Trials:  # fmt: skip
     """Collect the marks of every candidate's models, by fold."""
-    did: dict[str, list[dict[str, list[Marks | None]]]] = {}
+    marks: dict[str, list[dict[str, list[Marks | None]]]] = {}
     for name in candidates:
         shapes = [split[name] for split in splits]
-        did[name] = [
+        marks[name] = [
             {
                 id: [_marks(work, outputs, rate, shapes, id, fold, model) for fold in range(folds)]
                 for id in work.federation
@@ -288,7 +288,7 @@ def _trials(
         name: frozenset(id for id in work.federation if final[name].partners(id))
         for name in candidates if name != "local"
     }  # fmt: skip
-    return Trials(candidates, did, shares, folds)
+    return Trials(candidates, marks, shares, folds)
 
 
 def _advice(
@@ -378,8 +378,8 @@ class Budget:
         federation that cannot be advised on.
         """
         check(federation)
-        if folder is not None and (folder / KEPT).exists():
-            kept = read_json(folder / KEPT)
+        if folder is not None and (folder / PLAN_FILE).exists():
+            kept = read_json(folder / PLAN_FILE)
             return Plan(kept["folds"], tuple(kept["factors"]), kept["rounds"])
         once, each = self._round(federation, bench)
         tests, kinds = self._tests(federation, bench)
@@ -455,7 +455,7 @@ def rows_of(
     if together is not None and together not in table.column_names:
         raise ConfigError(f"--together: no column {together!r}; {nearest(together, table.column_names)}")
     plain = table if source.tokens is None else table.drop_columns([source.tokens])
-    train = np.flatnonzero(~columns_of(plain, source.reading(owner)).held)
+    train = np.flatnonzero(~columns_of(plain, source.reading(owner)).is_test)
     unit = when = None
     if together is not None:
         values = [repr(value) for value in texts(table, together)]

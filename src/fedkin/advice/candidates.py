@@ -45,15 +45,15 @@ def coefficients_of(samples: Samples, task: Task) -> Coefficients:
     if task.labels:
         labels = y.numpy()
         wanted = [1] if task.classes == 2 else range(task.classes)
-        fits = [_logistic(x, (labels == one).astype(np.float64)) for one in wanted]
+        fits = [_logistic(x, (labels == label).astype(np.float64)) for label in wanted]
     else:
         fits = [_least_squares(x, column) for column in y.double().numpy().T]
-    return Coefficients(np.stack([slopes for slopes, _ in fits]), np.stack([held for _, held in fits]))
+    return Coefficients(np.stack([slopes for slopes, _ in fits]), np.stack([precision for _, precision in fits]))
 
 
-def grouped(each: Mapping[str, Coefficients]) -> dict[str, int]:
+def grouped(coefficients: Mapping[str, Coefficients]) -> dict[str, int]:
     """Group clients: merge the two least different groups until these differ at level .01 (Wald's test, corrected)."""
-    order, slopes, precision = _stacked(each)
+    order, slopes, precision = _stacked(coefficients)
     label, alive = np.arange(len(order)), list(range(len(order)))
     p = _pairs(slopes, precision)
     limit = _MERGE_ALPHA / max(1, len(order) - 1)
@@ -74,9 +74,9 @@ def grouped(each: Mapping[str, Coefficients]) -> dict[str, int]:
     return {id: int(label[place]) for place, id in enumerate(order)}
 
 
-def alike(each: Mapping[str, Coefficients]) -> dict[str, tuple[str, ...]]:
+def alike(coefficients: Mapping[str, Coefficients]) -> dict[str, tuple[str, ...]]:
     """For each client, the clients whose coefficients do not differ from its own at level .05."""
-    order, *stacks = _stacked(each)
+    order, *stacks = _stacked(coefficients)
     p = _pairs(*stacks)
     return {
         id: tuple(sorted(order[other] for other in np.flatnonzero(p[place] >= _NEAR) if other != place))
@@ -84,10 +84,11 @@ def alike(each: Mapping[str, Coefficients]) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _stacked(each: Mapping[str, Coefficients]) -> tuple[list[str], Array, Array]:
+def _stacked(coefficients: Mapping[str, Coefficients]) -> tuple[list[str], Array, Array]:
     """(clients sorted by content, [m, k, d] slopes, [m, k, d, d] precisions)."""
-    order = sorted(each, key=lambda id: (each[id].slopes.tobytes(), id))
-    return order, np.stack([each[id].slopes for id in order]), np.stack([each[id].precision for id in order])
+    order = sorted(coefficients, key=lambda id: (coefficients[id].slopes.tobytes(), id))
+    in_order = [coefficients[id] for id in order]
+    return order, np.stack([each.slopes for each in in_order]), np.stack([each.precision for each in in_order])
 
 
 def _pairs(slopes: Array, precision: Array) -> Array:
@@ -128,8 +129,8 @@ def _least_squares(x: Array, y: Array) -> tuple[Array, Array]:
 
 def _without_intercept(information: Array) -> Array:
     side = information[:-1, -1]
-    held: Array = information[:-1, :-1] - np.outer(side, side) / information[-1, -1]
-    return held
+    rest: Array = information[:-1, :-1] - np.outer(side, side) / information[-1, -1]
+    return rest
 
 
 # Candidates with a head for each client, each with the candidate that defines who shares a model.
@@ -209,8 +210,8 @@ def shapes_of(samples: Mapping[str, Samples], task: Task, seed: int) -> tuple[di
     elif inputs[0] > _MOST_INPUTS or task.classes > _MOST_CLASSES:
         missing.append("coefficients and neighbours: only for up to 60 inputs and 10 classes")
     else:
-        each = {id: coefficients_of(samples[id], task) for id in ids}
-        labels, near = grouped(each), alike(each)
+        coefficients = {id: coefficients_of(samples[id], task) for id in ids}
+        labels, near = grouped(coefficients), alike(coefficients)
         differs = ("labels given inputs",)
         shapes["coefficients"] = Shape.of_labels(labels, differs if len(set(labels.values())) > 1 else ())
         rows = {id: tuple(sorted((id, *others))) for id, others in near.items()}
@@ -223,10 +224,10 @@ def _tested(samples: Mapping[str, Samples], task: Task, seed: int) -> Shape:
     """Groups found by the tests of `fedkin.graph.find`, as in `kin`."""
     data = {id: arrays_of(samples[id], task) for id in sorted(samples)}
     plan = Plan.of(
-        [Spread.of(*one, per_feature=has_columns(task)) for one in data.values()],
+        [Spread.of(*arrays, per_feature=has_columns(task)) for arrays in data.values()],
         classes=task.classes if task.labels else None, seed=key(seed, "advice", "plan") >> 32,
     )  # fmt: skip
-    signed = {id: sign(plan, *one) for id, one in data.items()}
+    signed = {id: sign(plan, *arrays) for id, arrays in data.items()}
     verdicts = find_groups(signed, _TESTS_ALPHA, SMALLEST_DIFFERENCE, key(seed, "advice", "tests") >> 32)
     return Shape.of_labels(verdicts.groups, _differs(verdicts))
 
@@ -234,11 +235,11 @@ def _tested(samples: Mapping[str, Samples], task: Task, seed: int) -> Shape:
 def _differs(verdicts: Verdicts) -> list[str]:
     """Say what differs between clients: what rejected tests saw, and what the groups' verdicts say."""
     cut = {name for node in verdicts.tree if node["children"] for name in node["rejected"]}
-    said = []
+    differs = []
     if cut & {"x", "offset"} or "offsets" in verdicts.verdicts:
-        said.append("inputs")
+        differs.append("inputs")
     if cut & {"xy", "concept"}:
-        said.append("labels given inputs")
+        differs.append("labels given inputs")
     if ("y" in cut and not cut & {"xy", "concept"}) or "shares" in verdicts.verdicts:
-        said.append("class shares")
-    return said
+        differs.append("class shares")
+    return differs

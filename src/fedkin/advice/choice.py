@@ -203,20 +203,20 @@ def _between(g: Values, v: Values, x: Values) -> float:
 class Trials:
     """The marks of all models.
 
-    did[candidate][option][id] lists the marks of a client's models, one for each fold (None: unknown). Options: the
+    marks[candidate][option][id] lists those of a client's models, one for each fold (None: unknown). Options: the
     rates; with a head for each client, each rate with each strength. candidates: from simple to complex, the first is
     local training. shares: for each candidate except the first, the ids of clients that share a model in it.
     """
 
     candidates: Sequence[str]
-    did: Mapping[str, Sequence[Mapping[str, Sequence[Marks | None]]]]
+    marks: Mapping[str, Sequence[Mapping[str, Sequence[Marks | None]]]]
     shares: Mapping[str, frozenset[str]]
     folds: int
 
     @property
     def ids(self) -> list[str]:
         """The sorted ids of all clients."""
-        return sorted(self.did[self.candidates[0]][0])
+        return sorted(self.marks[self.candidates[0]][0])
 
     def gain(
         self, mine: Sequence[tuple[str, int]], theirs: Sequence[tuple[str, int]], id: str, folds: Sequence[int]
@@ -224,7 +224,7 @@ class Trials:
         """A client's gain of `mine` over `theirs`, each with one (candidate, option) per fold."""
         first, second = list[Marks](), list[Marks]()
         for fold, (name, option), (other, its) in zip(folds, mine, theirs, strict=True):
-            one, two = self.did[name][option][id][fold], self.did[other][its][id][fold]
+            one, two = self.marks[name][option][id][fold], self.marks[other][its][id][fold]
             if one is not None and two is not None:
                 first.append(one)
                 second.append(two)
@@ -239,7 +239,7 @@ class Trials:
     def option(self, candidate: str, folds: Sequence[int]) -> int:
         """The option with the best mean over clients on these folds; surer gains have more weight."""
         totals = []
-        for option in range(len(self.did[candidate])):
+        for option in range(len(self.marks[candidate])):
             g, v = _known(self.gains((candidate, option), (self.candidates[0], 0), self.ids, folds))
             # The mean variance limits the weights, so that no large client decides alone.
             weight = 1 / (v + v.mean() + 1e-12) if len(v) else v

@@ -46,7 +46,7 @@ class OfClient:
         if self.unknown is not None:
             return f"not known: {self.unknown}"
         if self.takes:
-            return f"train with {named(self.partners)}"
+            return f"train with {join_names(self.partners)}"
         if not self.partners:
             return "train alone"
         return "use a local model: " + ("hurt by sharing" if self.gain and self.gain.hurt else "no sure gain")
@@ -112,24 +112,24 @@ class Advice:
         elif len(self.groups) == 1 and len(self.groups[0]) == len(judged):
             parts = [f"Train one model for all {len(judged)} clients that could be judged"]
         else:
-            groups = "; ".join(f"{named(members)} together" for members in self.groups)
+            groups = "; ".join(f"{join_names(members)} together" for members in self.groups)
             parts = [f"Train {len(self.groups)} group{'s' * (len(self.groups) != 1)}: {groups}"]
         if takes and (own := own_part(self.method.pull_weights, self.method.pull_bias)):
             parts[0] += f", {own}"
         if takes and alone:
-            parts.append(f"{named(alone)} alone")
+            parts.append(f"{join_names(alone)} alone")
         if takes and apart:
-            parts.append(f"{named(apart)} alone, as sharing brings no sure gain")
+            parts.append(f"{join_names(apart)} alone, as sharing brings no sure gain")
         if beside:
             one = len(beside) == 1
             what = "its group, but uses a local model" if one else "their group, but use local models"
-            parts.append(f"{named(beside)} train{'s' * one} with {what} (no sure gain)")
+            parts.append(f"{join_names(beside)} train{'s' * one} with {what} (no sure gain)")
         if takes:
             parts = self._how_sure(takes, parts)
         unknown = {client.id: client.unknown for client in self.clients if client.unknown is not None}
         if unknown:
             reasons = ", ".join(list(unknown.values())[:_NAMED])
-            parts.append(f"nothing can be said yet about {named(list(unknown))} ({reasons})")
+            parts.append(f"nothing can be said yet about {join_names(list(unknown))} ({reasons})")
         return "; ".join(parts) + "."
 
     def _how_sure(self, takes: Sequence[str], parts: list[str]) -> list[str]:
@@ -140,7 +140,7 @@ class Advice:
             contain = "the interval of the gain contains" if len(takes) == 1 else f"{many} intervals of gains contain"
             return [f"Likely, but not sure ({contain} 0): {parts[0][0].lower()}{parts[0][1:]}", *parts[1:]]
         if likely:
-            return [*parts, f"the gain of {named(likely)} is likely, but not sure"]
+            return [*parts, f"the gain of {join_names(likely)} is likely, but not sure"]
         return parts
 
     @property
@@ -161,7 +161,7 @@ class Advice:
         hurt = [client.id for client in self.clients if client.whole is not None and client.whole.hurt]
         notes = []
         if hurt and self.candidate != "all":
-            notes.append(f"One model for all would hurt {named(hurt)} (interval below 0).")
+            notes.append(f"One model for all would hurt {join_names(hurt)} (interval below 0).")
         if self.left_out:
             notes.append(f"Within the budget, {'; '.join(self.left_out)}.")
         if self.worth is None:
@@ -286,10 +286,10 @@ def _as_dict(client: OfClient) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def named(ids: Sequence[str]) -> str:
+def join_names(ids: Sequence[str]) -> str:
     """Names in a sentence, at most 8 of them.
 
-    >>> named(["b", "a", "c"]), named(["a", "b"])
+    >>> join_names(["b", "a", "c"]), join_names(["a", "b"])
     ('a, b and c', 'a and b')
     """
     names = sorted(ids)

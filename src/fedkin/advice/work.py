@@ -77,18 +77,16 @@ class Folds:
         return np.flatnonzero(self.fold >= 0) if self.by_time else np.flatnonzero(self.fold == split)
 
 
-def folds_of(
-    samples: Samples, task: Task, count: int, name: str, seed: int, rows: Rows | None = None, share: float = LATEST
-) -> Folds:
+def folds_of(samples: Samples, task: Task, count: int, name: str, seed: int, rows: Rows | None = None) -> Folds:
     """The folds of one client's training samples; for tasks with classes, each class is distributed evenly.
 
-    name: keys the draw; samples with the same name, seed and values have the same folds. share: if times are known, the
-    share of the latest samples that is held out; folds are then periods of time.
+    name: keys the draw; samples with the same name, seed and values have the same folds. If times are known, the share
+    LATEST of the samples is held out, the latest ones; folds are then periods of time.
     """
     n = len(samples)
     rows = rows or Rows()
     if rows.when is not None:
-        return Folds(_latest(rows.when, rows.together, count, share), count, by_time=True)
+        return Folds(_latest(rows.when, rows.together, count), count, by_time=True)
     draw = rng(seed, name, "folds")
     labels = samples.labels().numpy() if task.labels else np.zeros(n, np.int64)
     unit = np.arange(n) if rows.together is None else _units(rows.together)
@@ -115,17 +113,17 @@ def _units(together: Labels) -> Labels:
 def _even(ranked: Labels, sizes: Labels, kind: Labels, count: int) -> Labels:
     """Assign units of different sizes in turn to the fold with fewest samples of their class, then of all classes."""
     dealt = np.empty(len(sizes), np.int64)
-    held: Mapping[int, Labels] = {int(value): np.zeros(count, np.int64) for value in np.unique(kind)}
-    every = np.zeros(count, np.int64)
-    for one in ranked:
-        own = held[int(kind[one])]
-        fold = int(np.lexsort([every, own])[0])
-        dealt[one], own[fold], every[fold] = fold, own[fold] + sizes[one], every[fold] + sizes[one]
+    of_class: Mapping[int, Labels] = {int(value): np.zeros(count, np.int64) for value in np.unique(kind)}
+    totals = np.zeros(count, np.int64)
+    for unit in ranked:
+        counts = of_class[int(kind[unit])]
+        fold = int(np.lexsort([totals, counts])[0])
+        dealt[unit], counts[fold], totals[fold] = fold, counts[fold] + sizes[unit], totals[fold] + sizes[unit]
     return dealt
 
 
-def _latest(when: npt.NDArray[np.float64], together: Labels | None, count: int, share: float) -> Labels:
-    """Hold out the latest `share` of the samples in `count` periods; a unit has the time of its latest sample."""
+def _latest(when: npt.NDArray[np.float64], together: Labels | None, count: int) -> Labels:
+    """Hold out the share LATEST of the samples in `count` periods; a unit has the time of its latest sample."""
     n = len(when)
     unit = np.arange(n) if together is None else _units(together)
     latest = np.full(n, -np.inf)
@@ -133,7 +131,7 @@ def _latest(when: npt.NDArray[np.float64], together: Labels | None, count: int, 
     when = latest[unit]
     order = np.argsort(when, kind="stable")
     fold = np.full(n, -1, np.int64)
-    held = order[n - min(n - 1, max(round(share * n), min(count, n - 1))) :]
+    held = order[n - min(n - 1, max(round(LATEST * n), min(count, n - 1))) :]
     if len(held):
         fold[held] = np.arange(len(held)) * count // len(held)
     # If a part of a unit is held out, train on none of it.
@@ -191,7 +189,7 @@ class Work:
         chunks = [tuple(parts[start : start + size]) for start in range(0, len(parts), size)]
         return [(rate, chunk) for rate in range(len(self.rates)) for chunk in chunks]
 
-    def done(
+    def run_all(
         self,
         folder: Path | None,
         progress: Callable[[int, int], None],
@@ -203,25 +201,27 @@ class Work:
         `folder` are read. progress(runs done, runs in all) is called before each run, and at the end; goes_on(rate)
         before the first rate and before each rate not yet in `folder`: if False, this and later rates are left out.
         """
-        found: Outputs = {}
+        outputs: Outputs = {}
         jobs = self.jobs()
         paths = [None if folder is None else folder / f"run-{number}.safetensors" for number in range(len(jobs))]
         for number, ((rate, parts), path) in enumerate(zip(jobs, paths, strict=True)):
             progress(number, len(jobs))
             # Finished runs are read even without time for further ones.
-            missing = [at for at, (other, _) in zip(paths, jobs, strict=True) if other == rate and not _there(at)]
-            if (number == 0 or (rate != jobs[number - 1][0] and missing)) and not goes_on(rate):
+            missing = [other for at, (other, _) in zip(paths, jobs, strict=True) if at is None or not at.exists()]
+            if (number == 0 or (rate != jobs[number - 1][0] and rate in missing)) and not goes_on(rate):
                 break
             if path is None or not path.exists():
-                kept = self._run(rate, parts)
+                stored = self._run(rate, parts)
                 if path is not None:
-                    _write(path, kept)
+                    _write(path, stored)
             else:
-                kept = _read(path)
+                stored = _read(path)
             for place, (split, shape) in enumerate(parts):
-                found[rate, split, self.shapes[split][shape]] = {id: kept[f"{place}/{id}"] for id in self.federation}
+                outputs[rate, split, self.shapes[split][shape]] = {
+                    id: stored[f"{place}/{id}"] for id in self.federation
+                }
         progress(len(jobs), len(jobs))
-        return found
+        return outputs
 
     def _run(self, rate: int, parts: Sequence[tuple[int, int]]) -> dict[str, Values]:
         """Train these parts in one run; returns the outcomes of their models, by "number of the part/id"."""
@@ -244,13 +244,13 @@ class Work:
         method = parse(Given, {"groups": groups, "near": near}, "method")
         together = Federation(clients, self.federation.task, self.federation.name)
         net, result = trained(method, together, self.bench, self.rates[rate])
-        found, module, task = {}, net.scratch(), together.task
+        outcomes, module, task = {}, net.scratch(), together.task
         for place, (split, number) in enumerate(parts):
             for id in self.federation:
                 params, train = result.models[f"{id}/{split}.{number}"], trains[id, split]
                 test = self.federation[id].train.take(self.folds[id].validated(split))
                 if not len(test):
-                    found[f"{place}/{id}"] = np.empty((1, 0))
+                    outcomes[f"{place}/{id}"] = np.empty((1, 0))
                     continue
                 outputs, shape = [infer(net, module, params, "logits", test)], self.shapes[split][number]
                 if shape in self.heads[split] and shape.partners(id):
@@ -258,9 +258,9 @@ class Work:
                     x = torch.cat([x.double(), torch.ones(len(x), 1, dtype=torch.float64)], 1)
                     heads = pulled_heads(params, features, train.labels(), self.strengths, task)
                     outputs += [x @ head for head in heads]
-                did = [outcomes_of(task, each, test.labels()).values for each in outputs]
-                found[f"{place}/{id}"] = np.stack(did)
-        return found
+                values = [outcomes_of(task, each, test.labels()).values for each in outputs]
+                outcomes[f"{place}/{id}"] = np.stack(values)
+        return outcomes
 
 
 def method_of(
@@ -286,13 +286,9 @@ def trained(method: Given, federation: Federation, bench: Bench, rate: float) ->
     return net, execute(setup, run, name="advice", scenario=federation.name)
 
 
-def _write(path: Path, found: Mapping[str, Values]) -> None:
+def _write(path: Path, outcomes: Mapping[str, Values]) -> None:
     make_durable(path.parent)
-    write_bytes(path, codec.encode({name: torch.from_numpy(np.array(values)) for name, values in found.items()}))
-
-
-def _there(path: Path | None) -> bool:
-    return path is not None and path.exists()
+    write_bytes(path, codec.encode({name: torch.from_numpy(np.array(values)) for name, values in outcomes.items()}))
 
 
 def _read(path: Path) -> dict[str, Values]:

@@ -59,7 +59,7 @@ def brier(risks: Any, labels: Any) -> float:
     return float(np.mean((p - y) ** 2))
 
 
-def curve(risks: Any, labels: Any, bins: int = 10, level: float = LEVEL) -> list[Bin]:
+def curve(risks: Any, labels: Any, bins: int = 10) -> list[Bin]:
     """Calibration curve over at most `bins` groups with about equally many samples, from low to high risk.
 
     Equal risks stay in one group, so there may be fewer groups.
@@ -74,12 +74,12 @@ def curve(risks: Any, labels: Any, bins: int = 10, level: float = LEVEL) -> list
     for each in np.unique(place):
         inside = place == each
         right, n = float(y[inside].sum()), int(inside.sum())
-        low, high = wilson(right, n, level) or (0.0, 1.0)
+        low, high = wilson(right, n) or (0.0, 1.0)
         points.append(Bin(float(p[inside].mean()), right / n, low, high, n))
     return points
 
 
-def calibration(risks: Any, labels: Any, level: float = LEVEL) -> Calibration | None:
+def calibration(risks: Any, labels: Any) -> Calibration | None:
     """Calibration slope and intercepts by maximum likelihood; None if they do not exist.
 
     They do not exist with only one class, with equal risks, and if a threshold separates the classes.
@@ -100,7 +100,7 @@ def calibration(risks: Any, labels: Any, level: float = LEVEL) -> Calibration | 
         return None
     (intercept, slope), errors = both
     (large,), (error,) = fixed
-    z = normal(level)
+    z = normal(LEVEL)
     return Calibration(
         float(slope), float(intercept), Interval(float(slope - z * errors[1]), float(slope + z * errors[1])),
         float(large), Interval(float(large - z * error), float(large + z * error)),

@@ -14,6 +14,7 @@ from scipy import stats
 # With fewer federations or seeds, Wilcoxon's p-value cannot be 5 % or less, whatever the figures are, and the
 # approximations behind Friedman's and Nemenyi's tests are poor.
 LEAST_BLOCKS = 6
+ALPHA = 0.05  # the level of all tests
 
 
 class Diagram(NamedTuple):
@@ -69,7 +70,7 @@ def friedman(values: Any) -> float:
     return float(stats.friedmanchisquare(*table.T).pvalue)
 
 
-def critical_difference(methods: int, blocks: int, alpha: float = 0.05) -> float:
+def critical_difference(methods: int, blocks: int, alpha: float = ALPHA) -> float:
     """Nemenyi's critical difference of mean ranks: q_alpha sqrt(k (k + 1) / (6 N)) (Demsar, 2006, section 3.2.2).
 
     >>> round(critical_difference(4, 14), 2)
@@ -114,7 +115,7 @@ def groups_within(ranks: Sequence[float], apart: Any) -> list[tuple[int, ...]]:
     return groups
 
 
-def diagram(values: Mapping[str, Any], higher: bool = True, alpha: float = 0.05) -> Diagram:
+def diagram(values: Mapping[str, Any], higher: bool = True) -> Diagram:
     """Compare methods over the same federations or seeds: Friedman and Nemenyi; for two methods Wilcoxon.
 
     values: numbers of each method, in the same order of federations or seeds. If Friedman's test does not reject, all
@@ -132,10 +133,10 @@ def diagram(values: Mapping[str, Any], higher: bool = True, alpha: float = 0.05)
     table, ranks = table[:, order], ranks[order]
     methods, p = tuple(list(values)[at] for at in order), wilcoxon_holm(table)
     if len(methods) == 2:
-        tested, gap, apart = None, None, p <= alpha
+        tested, gap, apart = None, None, p <= ALPHA
     else:
-        tested, gap = friedman(table), critical_difference(len(methods), len(table), alpha)
-        apart = np.abs(ranks[:, None] - ranks[None, :]) > (gap if tested <= alpha else np.inf)
+        tested, gap = friedman(table), critical_difference(len(methods), len(table), ALPHA)
+        apart = np.abs(ranks[:, None] - ranks[None, :]) > (gap if tested <= ALPHA else np.inf)
     groups = tuple(tuple(methods[at] for at in run) for run in groups_within(ranks.tolist(), apart))
     return Diagram(methods, tuple(ranks.tolist()), tested, gap, groups, p)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ from fedkin.untrusted import escaped
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from fedkin.data.inspection import Finding, Inspection, Skew
+    from fedkin.data.inspection import Finding, Inspection
     from fedkin.federation import Client, Federation
     from fedkin.running.experiment import Experiment
     from fedkin.running.init_experiment import DataOptions
@@ -141,15 +142,12 @@ def _print_columns(table: pa.Table, json: bool) -> None:
 def _print_inspection(inspection: Inspection, target: str, json: bool) -> None:
     """Print the clients of a table and what looks wrong in it."""
     goal, encoding = inspection.encoded.target, inspection.encoded.encoding
-    clients: list[dict[str, Any]] = [
-        {"id": one.id, "train": one.train, "test": one.test, "classes": dict(one.classes), "mean": one.mean,
-         "missing": one.missing} for one in inspection.clients
-    ]  # fmt: skip
-    whole = {
+    clients = [asdict(client) for client in inspection.clients]
+    report = {
         "kind": goal.kind, "classes": list(goal.classes), "inputs": list(encoding.names), "clients": clients,
-        "findings": [{"kind": one.kind, "text": one.text, "about": list(one.about)} for one in inspection.findings],
+        "findings": [asdict(finding) for finding in inspection.findings],
     }  # fmt: skip
-    if printed_as_json(json, whole):
+    if printed_as_json(json, report):
         return
     about = f"{goal.kind} of {escaped(target)}"
     if goal.kind == "risk":
@@ -158,7 +156,7 @@ def _print_inspection(inspection: Inspection, target: str, json: bool) -> None:
         about += f" ({len(goal.classes)} classes)"
     inputs = f"{len(encoding.names)} inputs of {len(encoding.kinds)} columns"
     head = {"risk": goal.classes[1] if goal.classes else "", "regression": "mean"}.get(goal.kind, "classes")
-    empty = [f"{one['missing']:.0%}" for one in clients]
+    empty = [f"{client['missing']:.0%}" for client in clients]
     _print_clients(clients, f"rows, {about}, {inputs}", head, ("empty", empty))
     _print_findings(inspection.findings)
     if not inspection.findings:
@@ -169,12 +167,19 @@ def _print_inspection(inspection: Inspection, target: str, json: bool) -> None:
 
 def _print_federation(federation: Federation, json: bool) -> None:
     """Print the clients of a federation, their sizes and targets, and how much these differ."""
-    skew, task, groups = _skew(federation), federation.task.kind, federation.planted
+    from fedkin.data.inspection import skew_of
+
+    task, groups = federation.task.kind, federation.planted
+    targets = {id: client.train.labels().numpy() for id, client in federation.items()}
+    # Pixels of one image are no samples.
+    skew = None if task == "segmentation" else skew_of(targets, federation.task.classes)
     facts = [_client_facts(federation, federation[id]) for id in sorted(federation)]
     if printed_as_json(json, {"task": task, "clients": facts, "skew": None if skew is None else skew._asdict()}):
         return
     head = {"risk": "events", "regression": "mean"}.get(task, "classes")
-    _print_clients(facts, f"samples, {task}", head, ("group", [groups[one["id"]] for one in facts]) if groups else None)
+    _print_clients(
+        facts, f"samples, {task}", head, ("group", [groups[client["id"]] for client in facts]) if groups else None
+    )
     if skew is not None and skew.matters:
         text = f"targets differ between clients beyond chance (effect {skew.effect:.2f} of 1)"
         say(f"skew: {text}; furthest from all: {', '.join(skew.apart)}")
@@ -188,30 +193,19 @@ def _client_facts(federation: Federation, client: Client) -> dict[str, Any]:
     return {**facts, "classes": labels.reshape(-1).bincount(minlength=task.classes).tolist()}
 
 
-def _skew(federation: Federation) -> Skew | None:
-    from fedkin.data.inspection import of_classes, of_numbers
-
-    labels = {id: client.train.labels() for id, client in federation.items()}
-    if federation.task.kind == "regression":
-        return of_numbers({id: y[:, 0].numpy() for id, y in labels.items()})
-    if not federation.task.labels:  # pixels of one image are not samples
-        return None
-    return of_classes({id: y.bincount(minlength=federation.task.classes).numpy() for id, y in labels.items()})
-
-
 def _print_clients(
     rows: Sequence[Mapping[str, Any]], about: str, head: str, last: tuple[str, Sequence[str]] | None
 ) -> None:  # fmt: skip
     """Print one line per client: sizes, a bar of its size, events or classes or means, and a last column."""
-    train, test = sum(one["train"] for one in rows), sum(one["test"] for one in rows)
+    train, test = sum(client["train"] for client in rows), sum(client["test"] for client in rows)
     say(f"{len(rows):,} clients, {train:,} training and {test:,} test {about}")
-    largest = max([1, *(one["train"] + one["test"] for one in rows)])
+    largest = max([1, *(client["train"] + client["test"] for client in rows)])
     cells = []
-    for number, one in enumerate(rows[:_MAX_CLIENTS]):
-        id = one["id"] if one.get("seen", True) else f"{one['id']} (unseen)"
-        bar = "█" * max(1, round(_BAR_WIDTH * (one["train"] + one["test"]) / largest))
+    for number, client in enumerate(rows[:_MAX_CLIENTS]):
+        id = client["id"] if client.get("seen", True) else f"{client['id']} (unseen)"
+        bar = "█" * max(1, round(_BAR_WIDTH * (client["train"] + client["test"]) / largest))
         more = [last[1][number]] if last else []
-        cells.append([id, f"{one['train']:,}", f"{one['test']:,}", bar, _target(one), *more])
+        cells.append([id, f"{client['train']:,}", f"{client['test']:,}", bar, _target(client), *more])
     heads = ["client", "train", "test", "", head, *([last[0]] if last else [])]
     print_table(heads, cells, right=("train", "test", "empty"))
     if len(rows) > _MAX_CLIENTS:
@@ -305,12 +299,12 @@ def advise(
     )  # fmt: skip
 
 
-def _experiment(data: Path, said: tuple[Any, ...], changes: list[str], seed: int | None) -> Experiment:
-    """Return the experiment in a file, or a first one for data with the options `said`; raises ConfigError."""
-    from fedkin.running.experiment import changed, load
+def _experiment(data: Path, options_given: tuple[Any, ...], changes: list[str], seed: int | None) -> Experiment:
+    """Return the experiment in a file, or a first one for data with these options; raises ConfigError."""
+    from fedkin.running.experiment import changed_experiment, load
     from fedkin.running.init_experiment import DataOptions, first_experiment
 
-    columns = DataOptions(*said)
+    columns = DataOptions(*options_given)
     more = [*changes, *([f"run.seed={seed}"] if seed is not None else [])]
     if data.suffix == ".toml":
         columns.only((), f"{data} is an experiment file, which says this in [data]")
@@ -318,7 +312,7 @@ def _experiment(data: Path, said: tuple[Any, ...], changes: list[str], seed: int
     first = first_experiment(data, columns)
     table = {**first.table, "training": {**first.table["training"], **_TRAINING}}
     _print_findings(first.findings, stderr=True)
-    return changed(table, more, str(data))
+    return changed_experiment(table, more, str(data))
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -12,12 +11,12 @@ import typer
 
 from fedkin.cli import options
 from fedkin.cli.output import (
-    hearing,
     print_lines,
     print_notes,
     print_paths,
     print_table,
     printed_as_json,
+    run_watchers,
     say,
     stop_on_signals,
     write_run_report,
@@ -65,14 +64,14 @@ def run(
 
 def finish_run(plan: Any, result: Any, folder: Path, json: bool, profile: bool = False) -> None:
     """Write the report of a finished run and print its figures."""
-    from fedkin.report.tables import one_run, profiled, training_paths
+    from fedkin.report.tables import one_run, time_table, training_paths
 
     report = write_run_report([folder], folder)
     if printed_as_json(json, result.summary):
         return
     make_console().print(one_run(result))
     if profile:
-        make_console().print(profiled(result.summary), *training_paths(result.summary))
+        make_console().print(time_table(result.summary), *training_paths(result.summary))
     print_notes({plan.method.name: {plan.run.seed: result}})
     print_paths(folder, report)
 
@@ -108,13 +107,13 @@ def compare(
     plan, names, folder = grid.plan, grid.methods, grid.folder
     from fedkin.records.comparison import table, unequal_conditions
     from fedkin.records.controls import with_controls
-    from fedkin.report.ranks import tested
+    from fedkin.report.ranks import ranking_lines
     from fedkin.report.tables import comparison
     from fedkin.report.words import chosen_line, validation_in
-    from fedkin.running.grid import Runs, listed
+    from fedkin.running.grid import Runs, split_names
     from fedkin.running.grid import compare as run_comparison
 
-    groups = None if leave_out is None else [] if leave_out == "each" else listed(leave_out, "--leave-out")
+    groups = None if leave_out is None else [] if leave_out == "each" else split_names(leave_out, "--leave-out")
     if controls:
         names = with_controls(names, plan.federation(grid.root).planted is not None)
     if grid.begun is not None:
@@ -125,9 +124,9 @@ def compare(
     # The validation figures of `fedkin tune` are valid for its tuned.toml, if no setting is changed.
     is_tuned = experiment is not None and experiment.name == "tuned.toml" and not changes and rounds is None
     validation = validation_in(experiment.parent if experiment is not None and is_tuned else folder)
-    with hearing(folder, json) as hears:
+    with run_watchers(folder, json) as watch:
         kept = None if validation is None else validation.model_dump()
-        results = run_comparison(Runs(plan, grid.root), names, grid.seeds, folder, validation=kept, hears=hears)
+        results = run_comparison(Runs(plan, grid.root), names, grid.seeds, folder, validation=kept, watch=watch)
     every = [result for by_seed in results.values() for result in by_seed.values()]
     report = write_run_report([result.folder for result in every], folder)
     if printed_as_json(json, [result.summary for result in every]):
@@ -135,7 +134,7 @@ def compare(
     make_console().print(comparison(table(results)))
     chosen = chosen_line(names, validation, every[0].metric.higher)
     unlike = [] if validation else unequal_conditions({name: next(iter(of.values())) for name, of in results.items()})
-    print_notes(results, [chosen] if chosen else [], [*tested(results), *unlike])
+    print_notes(results, [chosen] if chosen else [], [*ranking_lines(results), *unlike])
     print_paths(folder, report)
 
 
@@ -146,8 +145,8 @@ def _compare_leaving_out(
     from fedkin.report.tables import left_out
     from fedkin.running.grid import leave_out
 
-    with hearing(folder, json) as hears:
-        results = leave_out(plan, names, seeds, root, folder, groups or None, hears=hears)
+    with run_watchers(folder, json) as watch:
+        results = leave_out(plan, names, seeds, root, folder, groups or None, watch=watch)
     runs = {
         group: [result for by_seed in by_method.values() for result in by_seed.values()]
         for group, by_method in results.items()
@@ -221,15 +220,15 @@ def tune(
         _run_sweep(plan, names, candidates, seed_list, root, folder, json)
         return
     held = HoldOut.parse(hold_out or "samples:0.2")
-    with hearing(folder, json) as hears:
-        results = run_tuning(plan, names, candidates, held, seed_list, root, folder, hears=hears)
+    with run_watchers(folder, json) as watch:
+        results = run_tuning(plan, names, candidates, held, seed_list, root, folder, watch=watch)
     figures = {
-        name: [{"settings": dict(one.settings), "values": one.values, "failed": one.failed} for one in tried]
+        name: [{"settings": dict(trial.settings), "values": trial.values, "failed": trial.failed} for trial in tried]
         for name, tried in results.items()
     }
     if not printed_as_json(json, figures):
         _print_tuning(results, plan.data.load(root).task.metric, plan)
-        if any(one.faster is not None for tried in results.values() for one in tried):
+        if any(trial.faster is not None for tried in results.values() for trial in tried):
             say("a candidate counts as the worse of itself and of the one with twice its rate")
         say(
             f"judged on {held} of the training data, seeds {', '.join(map(str, seed_list))}",
@@ -246,8 +245,8 @@ def _run_sweep(
     from fedkin.report.tables import comparison
     from fedkin.running.grid import Runs, rows, sweep
 
-    with hearing(folder, json) as hears:
-        results = sweep(Runs(plan, root), names, cells, seeds, folder, hears=hears)
+    with run_watchers(folder, json) as watch:
+        results = sweep(Runs(plan, root), names, cells, seeds, folder, watch=watch)
     table_rows = rows(results)
     page = folder / "sweep.html"
     draw(table_rows, list(dict.fromkeys(choice.path for choice in cells)), page, title=f"{plan.name}: a sweep")
@@ -280,17 +279,21 @@ def _print_tuning(results: Mapping[str, Sequence[Candidate]], metric: Metric, pl
 
     lines = []
     for name, tried in results.items():
-        chosen, every = best(tried, metric.higher), [one.settings for one in tried]
-        for one in tried:
-            value = one.failed if one.failed is not None else f"{one.mean:.4f}"
-            border = at_the_border(plan.for_method(name), one.settings, every) if one is chosen else []
-            lines.append((name, words(one.settings), value, "; ".join(["chosen", *border]) if one is chosen else ""))
+        chosen, every = best(tried, metric.higher), [trial.settings for trial in tried]
+        for trial in tried:
+            value = trial.failed if trial.failed is not None else f"{trial.mean:.4f}"
+            border = at_the_border(plan.for_method(name), trial.settings, every) if trial is chosen else []
+            lines.append(
+                (name, words(trial.settings), value, "; ".join(["chosen", *border]) if trial is chosen else "")
+            )
     print_table(("method", "settings", f"{metric.title}, held out", ""), lines)
 
 
 def _raise_if_all_failed(results: Mapping[str, Sequence[Candidate]]) -> None:
     """Raise ConfigError for methods without any judged candidate."""
-    failed = {name: tried[0].failed for name, tried in results.items() if all(math.isnan(one.mean) for one in tried)}
+    from fedkin.running.tune import best
+
+    failed = {name: tried[0].failed for name, tried in results.items() if best(tried, higher=True) is None}
     if failed:
         why = "; ".join(f"{name}: {first or 'nothing held out could be judged'}" for name, first in failed.items())
         raise ConfigError(
@@ -317,12 +320,12 @@ def bench(
     from fedkin.report import bench_page
     from fedkin.running import bench as benching
     from fedkin.running.experiment import setting_value
-    from fedkin.running.plugins import named_in
+    from fedkin.running.plugins import resolve_names
     from fedkin.running.suites import suite_of
     from fedkin.settings import choose, parse
 
     chosen = suite_of(suite)
-    (name,), _ = named_in([method], "method", Path(), "METHOD")
+    (name,), _ = resolve_names([method], "method", "METHOD")
     kind = choose(METHODS, name, "METHOD")
     options: dict[str, Any] = {}
     for text in change or []:
@@ -333,8 +336,8 @@ def bench(
     built = parse(kind, options, "method")
     label = name + "".join(f", {setting}={value}" for setting, value in options.items())
     folder = out or Path("runs") / "bench" / label.replace(", ", "-").replace("=", "-").replace("/", "-")
-    with hearing(folder, json, "the same command") as hears:
-        data = benching.bench(chosen, built, label, folder, hears)
+    with run_watchers(folder, json, "the same command") as watch:
+        data = benching.bench(chosen, built, label, folder, watch)
     if store:
         benching.store(chosen, label, folder)
     (folder / "bench.html").write_text(bench_page.page(data), encoding="utf-8")
@@ -376,8 +379,8 @@ def start_or_resume(
     _check_exists(experiment)
     from fedkin.records.files import is_unused
     from fedkin.running.experiment import load
-    from fedkin.running.grid import listed
-    from fedkin.running.plugins import named_in
+    from fedkin.running.grid import split_names
+    from fedkin.running.plugins import resolve_names
 
     if resume is not None:
         if experiment is not None or changes or out is not None or rounds is not None:
@@ -387,7 +390,7 @@ def start_or_resume(
     if experiment is None:
         raise ConfigError("name an experiment file, or --resume DIR")
     if methods is not None:
-        named_in(listed(methods, "--methods"), "method", Path(), "--methods")
+        resolve_names(split_names(methods, "--methods"), "method", "--methods")
     if rounds is not None:
         changes = [*changes, f"training.rounds={rounds}"]
     plan = load(experiment, changes)
@@ -433,8 +436,8 @@ def _start_grid(
     plan, folder, root = start_or_resume(experiment, changes, rounds, out, resume, data_root, command, methods)
     from fedkin.records.controls import changes_of, split_control
     from fedkin.records.reading import plan_in
-    from fedkin.running.grid import listed, numbers
-    from fedkin.running.plugins import named_in
+    from fedkin.running.grid import parse_seeds, split_names
+    from fedkin.running.plugins import resolve_names
 
     if resume is not None:
         if methods is not None or seeds is not None or more:
@@ -443,14 +446,16 @@ def _start_grid(
         for name in begun.methods:
             changes_of(name, f"{folder / 'plan.json'}: methods")
         return _Grid(plan, begun.methods, begun.seeds, folder, root, begun)
-    names, files = named_in(listed(methods or plan.method.name, "--methods"), "method", Path(), "--methods")
+    names, files = resolve_names(split_names(methods or plan.method.name, "--methods"), "method", "--methods")
     lost = [text for text in changes if text.startswith("method.") and not text.startswith("method.name=")]
     if lost and plan.method.name not in {split_control(name)[0] for name in names}:
         raise ConfigError(
             f"--set {lost[0]}: it changes {plan.method.name}, which is none of --methods {','.join(names)}; "
             f"write --set methods.{names[0]}.{lost[0]}"
         )
-    return _Grid(plan.with_own(files), names, numbers(seeds) if seeds is not None else [plan.run.seed], folder, root)
+    return _Grid(
+        plan.with_own(files), names, parse_seeds(seeds) if seeds is not None else [plan.run.seed], folder, root
+    )
 
 
 def _check_resumable(folder: Path, command: str) -> None:

@@ -13,7 +13,7 @@ import typer
 
 from fedkin.cli.output import print_table, printed_as_json, say
 from fedkin.errors import ConfigError, first_few
-from fedkin.report.units import many
+from fedkin.report.units import plural
 
 if TYPE_CHECKING:
     import numpy as np
@@ -93,10 +93,10 @@ def _stage_name(spec: str, kind: str) -> str:
     in_file = ".py:" in spec
     if spec.partition(":")[0] in BUILT_IN[kind] or not (in_file or entry_points(group="fedkin.graph")):
         return spec
-    from fedkin.running.plugins import add_installed, named_in  # which import torch
+    from fedkin.running.plugins import add_installed, resolve_names  # which import torch
 
     add_installed()
-    return named_in([spec], "graph", Path(), f"--{kind}")[0][0] if in_file else spec
+    return resolve_names([spec], "graph", f"--{kind}")[0][0] if in_file else spec
 
 
 def _tested_groups(
@@ -143,7 +143,7 @@ def _build(
     if groups == "planted":
         raise ConfigError("--groups planted: a table of signatures has no planted groups")
     similar = of_vectors(vectors) if len(ids) <= _LARGEST_FULL else None
-    affinity = _of_many(vectors, similarity, sparsify, groups) if similar is None else to_affinity(similar)
+    affinity = _neighbour_graph(vectors, similarity, sparsify, groups) if similar is None else to_affinity(similar)
     labels = to_groups(affinity, seed=seed, resolution=resolution, vectors=vectors)
     few = len(ids) <= _LARGEST_BETWEENNESS
     central = room.betweenness(affinity, normalised=True) if few else room.degree(affinity)
@@ -151,7 +151,7 @@ def _build(
     return room.Graph(ids, affinity, groups=room.by_id(ids, labels), values=values), similar
 
 
-def _of_many(vectors: Any, similarity: str, sparsify: str, groups: str) -> Any:
+def _neighbour_graph(vectors: Any, similarity: str, sparsify: str, groups: str) -> Any:
     from fedkin import graph as room
 
     kind, _, k = sparsify.partition(":")
@@ -228,7 +228,7 @@ def _print(summary: dict[str, Any]) -> None:
     groups = summary["groups"]
     say(
         f"{summary['clients']} clients, {summary['edges']} edges ({summary['similarity']}, {summary['sparsify']}), "
-        f"{many(len(groups), 'group')} ({summary['groups_by']}), modularity {summary['modularity']:.3f}"
+        f"{plural(len(groups), 'group')} ({summary['groups_by']}), modularity {summary['modularity']:.3f}"
     )
     several = [(at, group) for at, group in enumerate(groups) if group["size"] > 1]
     rows = []
@@ -240,7 +240,7 @@ def _print(summary: dict[str, Any]) -> None:
     if rows:
         print_table(("group", "size", "inner similarity", "members"), rows)
     if len(several) > 30:
-        say(f"and {many(len(several) - 30, 'smaller group')}")
+        say(f"and {plural(len(several) - 30, 'smaller group')}")
     if lone := [group["members"][0] for group in groups if group["size"] == 1]:
         say(f"groups of one: {first_few(lone)}")
     say(f"isolated (no edge): {first_few(summary['isolated']) if summary['isolated'] else 'none'}")

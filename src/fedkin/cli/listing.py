@@ -85,12 +85,12 @@ def _presets(name: str | None, json: bool) -> None:
 
 def _part_of(parts: Mapping[str, Any], name: str, section: str) -> tuple[str, Any]:
     """Return a part and its name, given its name or FILE.py:CLASS."""
-    from fedkin.running.plugins import named_in
+    from fedkin.running.plugins import resolve_names
     from fedkin.settings import choose
 
     if section == "metric":
         return name, choose(parts, name, "metrics").part
-    name = named_in([name], section, Path(), section)[0][0]
+    name = resolve_names([name], section, section)[0][0]
     return name, choose(parts, name, section)
 
 

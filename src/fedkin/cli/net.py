@@ -168,12 +168,12 @@ def _invite(
     from fedkin.network.join_file import VERSION, Join, write_join
     from fedkin.records.files import SETTINGS_BYTES
     from fedkin.running.experiment import load
-    from fedkin.running.networked import check_invited, check_own
+    from fedkin.running.networked import check_members, check_no_files
     from fedkin.settings import parse
     from fedkin.untrusted import text_in
 
     plan = load(experiment)
-    check_own(plan)
+    check_no_files(plan)
     text = text_in(experiment, SETTINGS_BYTES)
     book, first = _book([*filter(None, [server]), *members, *filter(None, [router])], certificates)
     between = router.partition("=")[0] if router else ""
@@ -185,7 +185,7 @@ def _invite(
         "experiment": text, "members": book,
     }  # fmt: skip
     join = parse(Join, table, "join")
-    check_invited(plan, join)
+    check_members(plan, join)
     write_join(join, out)
     say(f"join file:  {out} (no secret; send it by a way that its readers trust)", *_of_join(join))
 
@@ -296,7 +296,7 @@ def _serve(
 
     plan, folder, root = start_or_resume(experiment, [], None, out, resume, data_root)
     invited, identity = _invited(invitation, key, certificate)
-    plan = networked.invited(plan, invited)
+    plan = networked.with_join_file(plan, invited)
     if identity.name != invited.server:
         raise ConfigError(f"--key {key}: it is of {identity.name!r}, and the server is {invited.server!r}")
     with _link(invited, identity, listen, revoked) as link, stop_on_signals(folder) as stop:

@@ -31,12 +31,12 @@ def say(*lines: str, stderr: bool = False) -> None:
         console.print(line)
 
 
-def printed_as_json(asked: bool, value: Any) -> bool:
-    """Print the value as JSON without control characters if that is asked for; return whether it is."""
-    if asked:
+def printed_as_json(as_json: bool, value: Any) -> bool:
+    """Print the value as JSON without control characters if `as_json`, and return `as_json`."""
+    if as_json:
         text = json.dumps(value, indent=2, ensure_ascii=False)
         print(_CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
-    return asked
+    return as_json
 
 
 def print_table(
@@ -90,10 +90,9 @@ def print_notes(
             for text in result.summary.get("warnings") or ():
                 warnings.setdefault(text, []).append(f"{method} seed {seed}")
         texts += groups_in_terminal(method, list(by_seed.values()))
-    told = [f"warning: {first_few(runs, 3)}: {text}" for text, runs in warnings.items()]
-    texts = [*before, *told, *texts, *after]
+    warning_lines = [f"warning: {first_few(runs, 3)}: {text}" for text, runs in warnings.items()]
     width = make_console().width
-    blocks = dict.fromkeys(_wrapped(text, width) for text in texts)
+    blocks = dict.fromkeys(_wrapped(text, width) for text in (*before, *warning_lines, *texts, *after))
     room = _NOTES if sum(block.count("\n") + 1 for block in blocks) <= _NOTES else _NOTES - 1
     kept = []
     for block in blocks:
@@ -131,7 +130,7 @@ def stop_on_signals(folder: Path, again: str | None = None) -> Iterator[StopFlag
 
 
 @contextmanager
-def hearing(folder: Path, quiet: bool, again: str | None = None) -> Iterator[Callable[[str, int, int], Progress]]:
+def run_watchers(folder: Path, quiet: bool, again: str | None = None) -> Iterator[Callable[[str, int, int], Progress]]:
     """As `stop_on_signals`, for several runs; yields a function that returns the progress of the next run."""
     with stop_on_signals(folder, again) as stop:
         yield ProgressOfSeveral(stop, quiet).next

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import typer
 
 from fedkin.cli.options import JSON, comma_list
-from fedkin.cli.output import hearing, print_table, printed_as_json, say
+from fedkin.cli.output import print_table, printed_as_json, run_watchers, say
 from fedkin.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fedkin.running.grid import Hears
+    from fedkin.running.grid import Watchers
     from fedkin.running.papers import PaperTable
     from fedkin.running.reproduce import FinishedPart
 
@@ -64,20 +64,20 @@ def reproduce(
     place = out / "quick" if quick else out
     shown = pages if pages is not None else place / "pages"
     for key, table in wanted.items():
-        with hearing(place / key, False, "the same command") as hears:
+        with run_watchers(place / key, False, "the same command") as watch:
             this = table.shortened() if quick else table
-            some, named = _chosen(this, federation or []), comma_list(methods or "")
+            some, named = _select_federations(this, federation or []), comma_list(methods or "")
             how = settings_text(key, this, folder, quick)
             if named:
                 some, page, only = some.only(named), shown / f"{key}.md", settings_text(key, this, folder, quick, named)
                 if not page.exists() or only in page.read_text(encoding="utf-8"):  # the page has no other rows
                     this, how = this.only(named), only
-            _one(key, this, some, folder, data_root, place / key, shown, quick, finished, hears, how)
+            _run_table(key, this, some, folder, data_root, place / key, shown, quick, finished, watch, how)
     _index(known, shown)
     say(f"index: {shown / 'index.md'}")
 
 
-def _chosen(table: PaperTable, names: Sequence[str]) -> PaperTable:
+def _select_federations(table: PaperTable, names: Sequence[str]) -> PaperTable:
     """The table with the federations of these names, or with all of them if there are none."""
     from fedkin.settings import choose
 
@@ -88,9 +88,9 @@ def _chosen(table: PaperTable, names: Sequence[str]) -> PaperTable:
     return table.model_copy(update={"federation": parts})
 
 
-def _one(
+def _run_table(
     name: str, table: PaperTable, some: PaperTable, folder: Path, data_root: Path, out: Path, pages: Path, quick: bool,
-    finished: bool, hears: Hears, how: str,
+    finished: bool, watch: Watchers, how: str,
 ) -> None:  # fmt: skip
     """Run some federations and rows of a table; write its page after each federation.
 
@@ -111,7 +111,7 @@ def _one(
 
     def write() -> None:
         """Write the page and the two CSV files."""
-        every, verdicts = results.merged(table, done, figures, claims)
+        every, verdicts = results.merge_results(table, done, figures, claims)
         pages.mkdir(parents=True, exist_ok=True)
         write_bytes(pages / f"{name}.md", results.page(table, every, verdicts, how, quick).encode())
         write_bytes(pages / f"{name}.csv", results.rows_csv(every).encode())
@@ -121,7 +121,7 @@ def _one(
         write()
     for one in reproduce(
         some, folder, data_root, out, finished=finished,
-        hears=lambda what, number, of: hears(f"{name}, {what}", number, of),
+        watch=lambda what, number, of: watch(f"{name}, {what}", number, of),
     ):  # fmt: skip
         done.append(one)
         for row, why in one.failed.items():

@@ -127,11 +127,11 @@ def _list(
 def _columns(listed_runs: Sequence[Listed], names: Sequence[str]) -> dict[str, Sequence[str]]:
     """A cell per run for each heading; a column that no run fills is left out."""
     figures = [run.figures() for run in listed_runs]
-    metrics = [next((name.removesuffix(" mean") for name in each if name.endswith(" mean")), "") for each in figures]
+    metrics = [next((name.removesuffix(" mean") for name in row if name.endswith(" mean")), "") for row in figures]
     one_metric = len({metric for metric in metrics if metric}) == 1
     means = []
-    for run, each, metric in zip(listed_runs, figures, metrics, strict=True):
-        mean = f"{_cell(each.get(f'{metric} mean'))} {'' if one_metric else metric}".strip()
+    for run, row, metric in zip(listed_runs, figures, metrics, strict=True):
+        mean = f"{_cell(row.get(f'{metric} mean'))} {'' if one_metric else metric}".strip()
         means.append("not finished" if run.summary is None else mean)
     columns: dict[str, Sequence[str]] = {
         "run": names,
@@ -139,9 +139,9 @@ def _columns(listed_runs: Sequence[Listed], names: Sequence[str]) -> dict[str, S
         "seed": ["" if run.seed is None else str(run.seed) for run in listed_runs],
         "rounds": [f"{run.rounds}/{run.planned}" for run in listed_runs],
         (max(metrics) if one_metric else "mean"): means,
-        "worst 10%": [_cell(each.get(f"{metric} worst10")) for each, metric in zip(figures, metrics, strict=True)],
-        "ARI": [_cell(each.get("groups ari"), ".2f") for each in figures],
-        "sent": [megabytes(each["bytes sent"]) if each else "" for each in figures],
+        "worst 10%": [_cell(row.get(f"{metric} worst10")) for row, metric in zip(figures, metrics, strict=True)],
+        "ARI": [_cell(row.get("groups ari"), ".2f") for row in figures],
+        "sent": [megabytes(row["bytes sent"]) if row else "" for row in figures],
     }
     return {head: cells for head, cells in columns.items() if any(cells)}
 
@@ -158,9 +158,9 @@ def _check(
     from fedkin.records.checking import check
 
     reports = check(folder)
-    for each in reports:
-        say(*each.problems, *(f"{each.folder}: {text}" for text in (*each.notes, each.standing)))
-    count = sum(len(each.problems) for each in reports)
+    for report in reports:
+        say(*report.problems, *(f"{report.folder}: {text}" for text in (*report.notes, report.standing)))
+    count = sum(len(report.problems) for report in reports)
     say("every file is as it was written" if not count else f"{count} problem{'s' if count > 1 else ''}")
     if count:
         raise typer.Exit(1)

@@ -51,13 +51,13 @@ class Part:
         return np.split(order, np.searchsorted(labels[order], np.arange(1, classes)))
 
 
-def parted(
-    x: Tensor, y: Tensor, held: npt.NDArray[np.bool_], client: Names | None = None, group: Names | None = None
+def train_and_test(
+    x: Tensor, y: Tensor, is_test: npt.NDArray[np.bool_], client: Names | None = None, group: Names | None = None
 ) -> tuple[Part, Part]:
-    """Return (training part, held-out part); held: [N] True for held-out samples."""
+    """Return (training part, held-out part); is_test: [N] True for held-out samples."""
     train, test = (
         Part(x[rows], y[rows], *(None if names is None else names[rows] for names in (client, group)))
-        for rows in (~held, held)
+        for rows in (~is_test, is_test)
     )
     return train, test
 

@@ -14,13 +14,13 @@ from fedkin.data.dataset import Dataset
 from fedkin.data.sources import SOURCES
 from fedkin.data.sources.folder import Folder, size_of
 from fedkin.data.sources.hub import Hub
-from fedkin.data.sources.npz import opened
+from fedkin.data.sources.npz import read_arrays
 from fedkin.errors import ConfigError, DataError, first_few
 from fedkin.federation.table import CLASSES
 from fedkin.settings import parse
 
 # (settings of the source, the data set that it reads with them)
-Found = tuple[dict[str, Any], Dataset]
+Guess = tuple[dict[str, Any], Dataset]
 
 # Larger images are resized to this side length, so that a first run does not take hours.
 _SIDE = 64
@@ -28,9 +28,9 @@ _SIDE = 64
 _FAR, _WIDE = 3.0, (0.1, 10.0)
 
 
-def of_arrays(data: Path, kind: str | None = None) -> Found:
+def of_arrays(data: Path, kind: str | None = None) -> Guess:
     """Guess and read a .npz file; kind: of the task (None: guessed from y). Raises DataError and ConfigError."""
-    arrays = opened(data)
+    arrays = read_arrays(data)
     x, y = arrays["x"], arrays["y"]
     settings = {"source": "npz", "path": str(data), "channels": _channels(x), "kind": kind or _target_of(y, data)}
     read = _read(settings)
@@ -38,7 +38,7 @@ def of_arrays(data: Path, kind: str | None = None) -> Found:
     return _read({**settings, **scale}) if scale else read
 
 
-def of_images(data: Path) -> Found:
+def of_images(data: Path) -> Guess:
     """Guess and read images CLIENT/CLASS/*.png, resized unless all are small and of one size.
 
     Raises DataError and ConfigError.
@@ -48,11 +48,11 @@ def of_images(data: Path) -> Found:
     return _read({"source": "folder", "path": str(data), "folders": "clients", "size": size})
 
 
-def of_saved(data: Path, settings: dict[str, Any]) -> Found:
+def of_saved(data: Path, settings: dict[str, Any]) -> Guess:
     """Guess and read a folder that `save_to_disk` wrote. settings: the known ones. Raises DataError and ConfigError."""
-    roles, train = saved(data)
+    roles, train = columns_of_saved(data)
     client = settings.get("client") or ("client" if "client" in roles else None)
-    target, image, tokens = chosen(roles, settings.get("target"), but=(client, settings.get("group")))
+    target, image, tokens = choose_columns(roles, settings.get("target"), but=(client, settings.get("group")))
     has = f"{data} has {first_few(roles, 40)}"
     if target is None:
         raise ConfigError(f"--target: name the column to predict; {has}")
@@ -64,7 +64,7 @@ def of_saved(data: Path, settings: dict[str, Any]) -> Found:
     return _read(settings) if image is None else _pictures(settings)
 
 
-def _pictures(settings: dict[str, Any]) -> Found:
+def _pictures(settings: dict[str, Any]) -> Guess:
     """Read images unchanged if all are small and of one size, otherwise resized."""
     stretched = {**settings, "size": _SIDE}
     try:
@@ -75,7 +75,7 @@ def _pictures(settings: dict[str, Any]) -> Found:
     return read if max(read[1].train.x.shape[2:]) <= _SIDE else _read(stretched)
 
 
-def _read(settings: dict[str, Any]) -> Found:
+def _read(settings: dict[str, Any]) -> Guess:
     """Return the settings that are not None, and the data set read with them."""
     given = {name: value for name, value in settings.items() if value is not None}
     dataset: Dataset = parse(SOURCES[settings["source"]], given, "data").load(Path())
@@ -104,19 +104,19 @@ def _target_of(y: npt.NDArray[Any], path: Path) -> str | None:
 
 
 def _scale(x: torch.Tensor) -> dict[str, list[float]]:
-    """Mean and standard deviation (images: per channel) for standardising; empty for bytes and `usual` numbers."""
+    """Mean and standard deviation (images: per channel) for standardising; empty for bytes and a usual scale."""
     if x.dtype == torch.uint8:
         return {}
     rest = [0, 2, 3] if x.ndim == 4 else list(range(x.ndim))
     deviation, mean = torch.std_mean(x.double(), rest, correction=0)
     known = deviation[deviation > 0]
-    if not len(known) or usual(mean, known):
+    if not len(known) or is_standard_scale(mean, known):
         return {}
     parts = {"mean": mean, "std": torch.where(deviation > 0, deviation, 1.0)}
     return {name: [float(f"{value:.6g}") for value in part.reshape(-1).tolist()] for name, part in parts.items()}
 
 
-def usual(mean: torch.Tensor, deviation: torch.Tensor) -> bool:
+def is_standard_scale(mean: torch.Tensor, deviation: torch.Tensor) -> bool:
     """Whether a net can train on inputs with these means and standard deviations without standardising."""
     return bool(mean.abs().max() <= _FAR and deviation.min() >= _WIDE[0] and deviation.max() <= _WIDE[1])
 
@@ -129,7 +129,7 @@ Role = Literal["classes", "image", "ids", "other"]
 _BESIDE = ("attention_mask", "token_type_ids", "special_tokens_mask")
 
 
-def chosen(
+def choose_columns(
     roles: Mapping[str, Role], target: str | None = None, but: Collection[str | None] = ()
 ) -> tuple[str | None, str | None, str | None]:
     """Choose (target column, image column, token id column) by the columns' roles; None if there is no such column.
@@ -153,7 +153,7 @@ def is_saved(folder: Path) -> bool:
     return any((folder / name).is_file() for name in ("dataset_info.json", "dataset_dict.json"))
 
 
-def saved(folder: Path) -> tuple[dict[str, Role], str | None]:
+def columns_of_saved(folder: Path) -> tuple[dict[str, Role], str | None]:
     """(role of each column, training split: "train", else the first one, None without splits); raises DataError."""
     dataset, train = Hub(path=folder, target="", client="").opened(Path()), None
     if isinstance(dataset, Mapping):

@@ -13,7 +13,7 @@ import pyarrow as pa
 from scipy import stats
 
 from fedkin.data.sources.tables import unnamed_codes
-from fedkin.data.tables import is_number_like, noted
+from fedkin.data.tables import column_notes, is_number_like
 from fedkin.federation.table import Encoded, Reading, codes, encoded, numbers, texts
 
 Kind = Literal[
@@ -30,7 +30,7 @@ Labels = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 _NONE = np.zeros(0, np.int64)
 # `without` leaves out the columns with these kinds of findings.
-_DULL = ("id", "constant")
+_USELESS = ("id", "constant")
 
 # If more than this share of a text column's values are numbers, the others are probably typing errors, or like "> 89".
 _NUMBERS = 0.5
@@ -39,7 +39,7 @@ _MISSING = 0.5
 _COMMON = 0.5
 _DATE = re.compile(r"[0-9]{1,2}[./-][0-9]{1,2}[./-]([0-9]{4}|[0-9]{2})\b")
 # A column is a leak if it leaves less than this share of the errors, or of the variance, unexplained.
-_LEFT = 0.02
+_UNEXPLAINED = 0.02
 _BINS, _PER_BIN = 50, 20
 # Least numbers of a client: events and test rows for meaningful metrics, rows for a test of drift.
 _EVENTS, _TESTS, _DRIFT = 10, 30, 60
@@ -116,27 +116,27 @@ def inspect(table: pa.Table, reading: Reading, where: str = "frame") -> Inspecti
     """Facts and findings of a table. Raises DataError as `fedkin.federation.table.encoded` does."""
     arrays = encoded(table, reading, where)
     inputs = [_Column.of(table, name, kind) for name, kind in arrays.encoding.kinds.items()]
-    findings = [finding for column in inputs for finding in _of_column(table, column)]
-    dull = {name for finding in findings if finding.kind in _DULL for name in finding.about}
-    telling = [column for column in inputs if column.name not in dull]
+    findings = [finding for column in inputs for finding in _column_findings(table, column)]
+    useless = {name for finding in findings if finding.kind in _USELESS for name in finding.about}
+    useful = [column for column in inputs if column.name not in useless]
     findings += [
-        *_of_codes(table, reading, dull),
-        *_leaks(telling, reading.target, arrays.y),
+        *_code_findings(table, reading, useless),
+        *_leaks(useful, reading.target, arrays.y),
         *_duplicates(arrays),
         *_few(arrays),
         *_skew(arrays),
         *_drift(table, reading, arrays),
         *_spelling(inputs, reading, arrays),
-        *_persons(table, reading, arrays, dull),
-        *_unlike_clients(telling, arrays),
+        *_persons(table, reading, arrays, useless),
+        *_unlike_clients(useful, arrays),
     ]
     return Inspection(tuple(_facts(table, arrays)), tuple(findings), arrays)
 
 
 def without(reading: Reading, inspection: Inspection) -> Reading:
     """The reading without columns that are ids or constant."""
-    dull = [name for finding in inspection.findings if finding.kind in _DULL for name in finding.about]
-    return reading.model_copy(update={"leave_out": (*reading.leave_out, *dull)})
+    useless = [name for finding in inspection.findings if finding.kind in _USELESS for name in finding.about]
+    return reading.model_copy(update={"leave_out": (*reading.leave_out, *useless)})
 
 
 def _facts(table: pa.Table, arrays: Encoded) -> Iterator[ClientFacts]:
@@ -145,15 +145,15 @@ def _facts(table: pa.Table, arrays: Encoded) -> Iterator[ClientFacts]:
     for id, rows in sorted(arrays.columns.rows.items()):
         count = np.bincount(arrays.y[rows], minlength=len(target.classes)).tolist() if target.classes else ()
         mean = None if target.classes else float(arrays.y[rows].mean() * target.deviation + target.mean)
-        held = int(arrays.columns.held[rows].sum())
+        test = int(arrays.columns.is_test[rows].sum())
         classes = dict(zip(target.classes, count, strict=True))
-        yield ClientFacts(id, len(rows) - held, held, classes, mean, float(np.mean(empty[rows])))
+        yield ClientFacts(id, len(rows) - test, test, classes, mean, float(np.mean(empty[rows])))
 
 
 # -- single columns --------------------------------------------------------------------------------------------------
 
 
-def _of_column(table: pa.Table, column: _Column) -> Iterator[Finding]:
+def _column_findings(table: pa.Table, column: _Column) -> Iterator[Finding]:
     """Ids, constants, numbers written as texts, mostly missing values."""
     name, rows, category = column.name, table.num_rows, column.values is None
     known = int(column.often.sum()) if category else len(column.known)
@@ -168,13 +168,13 @@ def _of_column(table: pa.Table, column: _Column) -> Iterator[Finding]:
         if different == known >= 20:
             what = "it looks like a number of the row or person; leave it out"
             yield Finding("id", f"column {name!r} differs in every row: {what}", (name,))
-        elif category and name not in noted(table):
-            yield from _as_text(column)
-    if note := noted(table).get(name):
+        elif category and name not in column_notes(table):
+            yield from _numbers_as_text(column)
+    if note := column_notes(table).get(name):
         yield Finding("text" if category else "written", f"column {name!r}: {note}", (name,))
 
 
-def _as_text(column: _Column) -> Iterator[Finding]:
+def _numbers_as_text(column: _Column) -> Iterator[Finding]:
     name, whole = column.name, int(column.often.sum())
     dated = [number for number, value in enumerate(column.texts) if _DATE.match(value)]
     if int(column.often[dated].sum()) > _NUMBERS * whole:
@@ -189,10 +189,10 @@ def _as_text(column: _Column) -> Iterator[Finding]:
         yield Finding("text", f"column {name!r} {what} {how}", (name,))
 
 
-def _of_codes(table: pa.Table, reading: Reading, dull: set[str]) -> Iterator[Finding]:
-    """Find codes that are read as numbers, except in dull columns; "rare": most are too rare to become categories."""
+def _code_findings(table: pa.Table, reading: Reading, useless: set[str]) -> Iterator[Finding]:
+    """Find codes that are read as numbers, except in useless columns; "rare": most are too rare for categories."""
     for name, value in unnamed_codes(table, reading).items():
-        if name in dull:
+        if name in useless:
             continue
         what = f"column {name!r} is read as numbers, although values have leading zeros, such as {value!r}"
         often = _Column.of(table, name, "category").often
@@ -206,8 +206,8 @@ def _of_codes(table: pa.Table, reading: Reading, dull: set[str]) -> Iterator[Fin
 def _leaks(inputs: list[_Column], target: str, y: npt.NDArray[Any]) -> Iterator[Finding]:
     for column in inputs:
         place = _places(column, len(y))
-        left = None if place is None else _left(place, y)
-        if left is not None and left < _LEFT:
+        left = None if place is None else _unexplained_share(place, y)
+        if left is not None and left < _UNEXPLAINED:
             share = f"{1 - left:.1%} of what there is to predict"
             what = f"column {column.name!r} alone predicts {target!r} ({share})"
             ask = "is it known before the target is? If not, leave it out"
@@ -229,7 +229,7 @@ def _places(column: _Column, rows: int) -> Labels | None:
     return np.searchsorted(cuts, values, side="right").astype(np.int64)
 
 
-def _left(place: Labels, y: npt.NDArray[Any]) -> float | None:
+def _unexplained_share(place: Labels, y: npt.NDArray[Any]) -> float | None:
     """The share of errors, or of variance, that is left once the row's bin is known; None with too few errors."""
     if y.dtype.kind == "i":
         shape = place.max() + 1, y.max() + 1
@@ -252,20 +252,20 @@ def _duplicates(encoded: Encoded) -> Iterator[Finding]:
     number = number.reshape(-1)
     if len(count) < 0.5 * len(number):
         return
-    held, owner = encoded.columns.held, np.unique(encoded.columns.client, return_inverse=True)[1].reshape(-1)
+    is_test, owner = encoded.columns.is_test, np.unique(encoded.columns.client, return_inverse=True)[1].reshape(-1)
     first_owner = np.zeros(len(count), np.int64)
     first_owner[number] = owner
     several_owners = np.unique(number[owner != first_owner[number]])
     if at_others := int(count[several_owners].sum()):
         yield Finding("duplicates", f"{at_others} rows have an equal row at another client: is somebody in two tables?")
-    if again := int(np.isin(number[held], number[~held]).sum()):
+    if again := int(np.isin(number[is_test], number[~is_test]).sum()):
         yield Finding("duplicates", f"{again} test rows have an equal row in training: their figures are too good")
 
 
 def _few(arrays: Encoded) -> Iterator[Finding]:
     """Find clients with too few test rows for meaningful metrics."""
     columns = arrays.columns
-    ids = {id: arrays.y[rows[columns.held[rows]]] for id, rows in columns.rows.items()}
+    ids = {id: arrays.y[rows[columns.is_test[rows]]] for id, rows in columns.rows.items()}
     if arrays.target.kind == "risk":
         few = sorted(id for id, y in ids.items() if min((y == 0).sum(), (y == 1).sum()) < _EVENTS)
         what = f"fewer than {_EVENTS} test rows with, or without, {arrays.target.classes[1]!r}"
@@ -279,13 +279,10 @@ def _few(arrays: Encoded) -> Iterator[Finding]:
 
 def _skew(arrays: Encoded) -> Iterator[Finding]:
     """Targets that differ between clients by more than chance."""
-    ids = {id: arrays.y[rows] for id, rows in arrays.columns.rows.items()}
-    if arrays.target.classes:
-        skew = of_classes({id: np.bincount(y, minlength=len(arrays.target.classes)) for id, y in ids.items()})
-        what = "how often each class occurs"
-    else:
-        skew, what = of_numbers({id: y[:, 0] for id, y in ids.items()}), "the size of the target"
+    classes = len(arrays.target.classes)
+    skew = skew_of({id: arrays.y[rows] for id, rows in arrays.columns.rows.items()}, classes)
     if skew is not None and skew.matters:
+        what = "how often each class occurs" if classes else "the size of the target"
         text = f"{what} differs between clients beyond chance (effect {skew.effect:.2f} of 1); furthest from all"
         yield Finding("skew", text, skew.apart)
 
@@ -311,6 +308,13 @@ class Skew(NamedTuple):
     def matters(self) -> bool:
         """Whether the skew is significant (p < .001), with an effect of at least .1."""
         return self.p < _ALPHA and self.effect >= _EFFECT
+
+
+def skew_of(targets: Mapping[str, npt.NDArray[Any]], classes: int) -> Skew | None:
+    """Skew of each client's targets: labels below `classes`, or, if `classes` is 0, numbers [n, 1 or more]."""
+    if classes:
+        return of_classes({id: np.bincount(y, minlength=classes) for id, y in targets.items()})
+    return of_numbers({id: y[:, 0] for id, y in targets.items()})
 
 
 def of_classes(counts: Mapping[str, Any]) -> Skew | None:
@@ -382,13 +386,13 @@ def _spelling(inputs: list[_Column], reading: Reading, arrays: Encoded) -> Itera
             yield Finding("spelling", f"{what} differ only in case or spaces: {pairs}: write each in one way")
 
 
-def _persons(table: pa.Table, reading: Reading, arrays: Encoded, dull: set[str]) -> Iterator[Finding]:
+def _persons(table: pa.Table, reading: Reading, arrays: Encoded, useless: set[str]) -> Iterator[Finding]:
     """Find columns of whole numbers or texts whose values each have a few rows at one client, in training and test."""
-    held, rows = arrays.columns.held, arrays.columns.rows
+    is_test, rows = arrays.columns.is_test, arrays.columns.rows
     if reading.person is not None or reading.split not in (None, "random", "time") or len(rows) == 1:
         return
     client = np.unique(arrays.columns.client, return_inverse=True)[1].reshape(-1)
-    no_persons = {reading.target, reading.client, reading.time, reading.group} | dull
+    no_persons = {reading.target, reading.client, reading.time, reading.group} | useless
     for name in [name for name in table.column_names if name not in no_persons]:
         kind = table.schema.field(name).type
         if pa.types.is_floating(kind) or pa.types.is_temporal(kind) or pa.types.is_nested(kind):
@@ -402,7 +406,7 @@ def _persons(table: pa.Table, reading: Reading, arrays: Encoded, dull: set[str])
         np.minimum.at(low, place[known], client[known])
         np.maximum.at(high, place[known], client[known])
         again = column.often > 1
-        both = np.intersect1d(place[known & held], place[known & ~held])
+        both = np.intersect1d(place[known & is_test], place[known & ~is_test])
         if len(both) and again.sum() >= _PERSONS and (low == high)[again].mean() > _AT_ONE:
             what = f"{len(both)} of the {count} values of column {name!r} are in training and in test"
             advice = f"if it names persons, keep their rows together (person = {name!r})"

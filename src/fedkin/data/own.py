@@ -17,9 +17,9 @@ import torch
 
 from fedkin.data.dataset import SPLITS, Dataset
 from fedkin.data.sources.folder import Folder
-from fedkin.data.sources.npz import opened
+from fedkin.data.sources.npz import read_arrays
 from fedkin.data.sources.tables import Csv, Parquet, TableSource, dataset_of, warn
-from fedkin.data.tables import Written
+from fedkin.data.tables import CsvFormat
 from fedkin.errors import ConfigError, DataError
 from fedkin.federation import Client, Federation, Scale, Task
 from fedkin.federation.summaries import ColumnTypes, SharedEncoding, summary_of
@@ -38,7 +38,7 @@ class OwnTable:
     """One participant's table, read with the experiment's settings; raises DataError and ConfigError.
 
     name: of the participant. data: a .csv, .csv.gz or .parquet file. source: of the experiment; the file may lack its
-    column of clients. group: of the participant. told: the summary of the table. Only this summary leaves the
+    column of clients. group: of the participant. summary: of the table. Only this summary leaves the
     participant; the summaries of all participants give the common encoding.
     """
 
@@ -55,7 +55,7 @@ class OwnTable:
         own: type[TableSource] = Parquet if path.suffix == ".parquet" else Csv
         same = {"categories", "kind", "leave_out", "person"}
         if isinstance(source, Csv) and own is Csv:
-            same |= set(Written.model_fields)
+            same |= set(CsvFormat.model_fields)
         table, _ = own(path=path, target=source.target, **source.model_dump(include=same)).rows(Path())
         if source.client in table.column_names:
             table = table.drop_columns([source.client])
@@ -63,18 +63,18 @@ class OwnTable:
         left_out = (*source.leave_out, source.group) if source.group in table.column_names else source.leave_out
         self.reading: Reading = source.model_copy(update={"client": _WHOSE, "group": None, "leave_out": left_out})
         warn(self.table, self.reading, data)
-        self.told = summary_of(self.table, self.reading, data, typed=isinstance(source, Parquet))
+        self.summary = summary_of(self.table, self.reading, data, typed=isinstance(source, Parquet))
 
     def keep(self, columns: ColumnTypes) -> list[str]:
         """Leave out other columns and return their names; raises DataError if one of `columns` is missing or differs.
 
         The summary then says nothing about the columns that are left out.
         """
-        if words := self.told.columns.unlike(columns):
+        if words := self.summary.columns.unlike(columns):
             raise DataError(f"{self.data}: {words}; expected the columns of the federation: correct the file, and come "
                             "again")  # fmt: skip
-        extra = [name for name in self.told.types if name not in columns.types]
-        self.told = self.told.of(columns.types)
+        extra = [name for name in self.summary.types if name not in columns.types]
+        self.summary = self.summary.of(columns.types)
         self.reading = self.reading.model_copy(update={"leave_out": (*self.reading.leave_out, *extra)})
         return extra
 
@@ -82,7 +82,7 @@ class OwnTable:
         """Return this participant with its samples in the common encoding, and the task."""
         dataset = dataset_of(self.table, self.reading, self.data, shared)
         mark = blake2b(shared.to_json().encode(), digest_size=6).hexdigest()
-        return _whole(self.name, dataset, self.group, [*shared.encoding.names, f"(encoding {mark})"])
+        return _client_with_all(self.name, dataset, self.group, [*shared.encoding.names, f"(encoding {mark})"])
 
 
 # A participant's data: encoded samples and their task, or a table that still needs the common encoding.
@@ -130,7 +130,7 @@ def own_client(
             f"--data {escaped(data, 80)}: {kind_of_data}, and the experiment's source reads none; expected "
             f'data.source = "{source}" in the experiment, or a .npz file'
         )
-    arrays = opened(path) if path.suffix == ".npz" else _returned(data)
+    arrays = read_arrays(path) if path.suffix == ".npz" else _call_function(data)
     x, y = arrays["x"], arrays["y"]
     if changes and "split" not in arrays:
         raise DataError(f'{data}: no "split", which network.reread needs: where test samples are drawn anew, some of '
@@ -160,16 +160,16 @@ def own_images(
     if classes not in (None, len(named)):
         differ = f"images of {len(named)} classes, and network.classes is {classes}"
         raise DataError(f"{data}: {differ}; name all of them in data.classes")
-    return _whole(name, dataset, group, [f"{CLASS} {each}" for each in named])
+    return _client_with_all(name, dataset, group, [f"{CLASS} {each}" for each in named])
 
 
-def _whole(name: str, dataset: Dataset, group: str | None, columns: list[str]) -> tuple[Client, Task]:
+def _client_with_all(name: str, dataset: Dataset, group: str | None, columns: list[str]) -> tuple[Client, Task]:
     """A client with all samples of a data set; columns: the names that participants compare."""
     train, test = (dataset.samples(split, np.arange(len(dataset.part(split)))) for split in SPLITS)
     return Client(name, train, test, group, about={"columns": columns}), dataset.task
 
 
-def _returned(data: str) -> dict[str, Any]:
+def _call_function(data: str) -> dict[str, Any]:
     module, colon, function = data.partition(":")
     if not colon or not module or not function:
         raise ConfigError(f"--data {escaped(data, 80)}: expected a .npz file or MODULE:FUNCTION")

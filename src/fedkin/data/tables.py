@@ -48,7 +48,7 @@ _BLOCK = 1 << 20
 _MIXED = 0.5
 
 
-class Written(BaseModel):
+class CsvFormat(BaseModel):
     """The format of a CSV file. A setting that is None is detected where this is unambiguous.
 
     missing: texts that stand for missing values, besides the usual ones.
@@ -67,7 +67,7 @@ class Written(BaseModel):
 Typed = tuple[pa.ChunkedArray, str]
 
 
-def noted(table: pa.Table) -> dict[str, str]:
+def column_notes(table: pa.Table) -> dict[str, str]:
     """Return {column: note} for columns that needed interpretation; the note says how they were read."""
     return _of_columns(table, "notes")
 
@@ -94,10 +94,10 @@ def read_parquet(path: Path, lists: Collection[str] = ()) -> pa.Table:
 
 
 def read_csv(
-    path: Path, written: Written | None = None, names: Collection[str] = (), coded: Collection[str] = (),
+    path: Path, form: CsvFormat | None = None, names: Collection[str] = (), coded: Collection[str] = (),
     untyped: Collection[str] = (),
 ) -> pa.Table:  # fmt: skip
-    """All columns of a CSV file in UTF-8, each in the type that fits all its cells; see `noted` and `code_like`.
+    """All columns of a CSV file in UTF-8, each in the type that fits all its cells; see `column_notes` and `code_like`.
 
     The delimiter is a comma, or, if the first line has none, the one of ";", tab and "|" that it has most often. names:
     columns of names, which stay texts: "01" is not "1". coded: columns of categories, which stay texts if one of their
@@ -107,13 +107,13 @@ def read_csv(
     """
     import pyarrow.csv as pc_csv
 
-    written = written or Written()
+    form = form or CsvFormat()
     _check_text(path)
-    head, skip, delimiter = _header(path, written.delimiter)
+    head, skip, delimiter = _header(path, form.delimiter)
     size = path.stat().st_size
     options = pc_csv.ConvertOptions(
         column_types=dict.fromkeys(head, pa.string()), strings_can_be_null=True,
-        null_values=[*pc_csv.ConvertOptions().null_values, *written.missing],
+        null_values=[*pc_csv.ConvertOptions().null_values, *form.missing],
     )  # fmt: skip
     # A cell must fit into two blocks that are read at once; unpacked, a .gz file may be far larger.
     block = max(_BLOCK, min(30 * size if path.suffix == ".gz" else size + 1, (1 << 31) - 1))
@@ -130,7 +130,7 @@ def read_csv(
             continue
         texts = table.column(place)
         as_name, as_code = name in names, name in coded
-        typed, note = _typed(texts, name, written, delimiter, as_name or as_code)
+        typed, note = _typed(texts, name, form, delimiter, as_name or as_code)
         if (as_name and _is_whole(typed)) or (as_code and _has_lost_zeros(texts, typed)):
             typed = pc.utf8_trim_whitespace(texts)
         table = table.set_column(place, name, typed)
@@ -289,7 +289,7 @@ def _joined(
     }  # fmt: skip
     for path, table in tables.items():
         leading |= code_like(table)
-        notes |= {name: f"{note} ({path.name})" for name, note in noted(table).items()}
+        notes |= {name: f"{note} ({path.name})" for name, note in column_notes(table).items()}
         for number, name in enumerate(table.column_names):
             if name in leave_out:  # such a column may have a different type in each file
                 table = table.set_column(number, name, pa.nulls(table.num_rows))
@@ -340,7 +340,7 @@ def _has_lost_zeros(texts: pa.ChunkedArray, typed: pa.ChunkedArray) -> bool:
     return bool(numeric and pc.any(pc.match_substring_regex(pc.utf8_trim_whitespace(texts), _PADDED)).as_py())
 
 
-def _typed(column: pa.ChunkedArray, name: str, written: Written, delimiter: str, plain: bool) -> Typed:
+def _typed(column: pa.ChunkedArray, name: str, form: CsvFormat, delimiter: str, plain: bool) -> Typed:
     """Convert a column of texts to its type; plain: it holds names or codes, so no number has a thousands separator."""
     if column.null_count == len(column):
         return pa.chunked_array([pa.nulls(len(column))]), ""
@@ -352,7 +352,7 @@ def _typed(column: pa.ChunkedArray, name: str, written: Written, delimiter: str,
         for kind in (pa.int64(), pa.bool_()):
             if (values := _cast(texts, kind)) is not None:
                 return values, ""
-        if (dates := _dates(texts, name, written.dates)) is not None:
+        if (dates := _dates(texts, name, form.dates)) is not None:
             return dates
         floats = _cast(texts, pa.float64())
     if _all(pc.match_substring_regex(texts, _WHOLE)):
@@ -361,11 +361,11 @@ def _typed(column: pa.ChunkedArray, name: str, written: Written, delimiter: str,
         return (column if whole is None else whole), ""
     if plain:
         return (column if floats is None else floats), ""
-    if floats is not None and written.decimal != ",":
+    if floats is not None and form.decimal != ",":
         dotted = texts.filter(pc.match_substring(texts, "."))
         if not _all(pc.match_substring_regex(dotted, _GROUPED), least=1):
             return floats, ""
-    return _marked(texts, column, name, written, delimiter)
+    return _marked_numbers(texts, column, name, form, delimiter)
 
 
 # Up to three digits, then groups of three digits, each after a point.
@@ -439,13 +439,15 @@ _PATTERNS = {
 }
 
 
-def _marked(texts: pa.ChunkedArray, column: pa.ChunkedArray, name: str, written: Written, delimiter: str) -> Typed:
+def _marked_numbers(
+    texts: pa.ChunkedArray, column: pa.ChunkedArray, name: str, form: CsvFormat, delimiter: str
+) -> Typed:
     """Convert a column of numbers with decimal commas or thousands separators; other columns stay texts.
 
     Raises Refused if the numbers are ambiguous and no setting decides.
     """
     values = [_usual_marks(text) for text in texts.drop_null().unique().to_pylist()]
-    readings = _readings(values, written)
+    readings = _readings(values, form)
     if not readings:
         like = sum(map(is_number_like, values)) > _MIXED * len(values)
         return column, _mixed(texts, values) if like else ""
@@ -464,18 +466,18 @@ def _marked(texts: pa.ChunkedArray, column: pa.ChunkedArray, name: str, written:
     return numbers, "" if changed is None else f"{changed!r} is read as {canonical[changed]}"
 
 
-def _readings(values: list[str], written: Written) -> dict[tuple[str, str], list[str]]:
+def _readings(values: list[str], form: CsvFormat) -> dict[tuple[str, str], list[str]]:
     """The possible numbers of all texts, by (decimal sign, thousands separator); equal readings appear once."""
     readings: dict[tuple[str, str], list[str]] = {}
     for marks, pattern in _PATTERNS.items():
-        if written.decimal not in (None, marks[0]) or (marks[1] and written.thousands not in (None, marks[1])):
+        if form.decimal not in (None, marks[0]) or (marks[1] and form.thousands not in (None, marks[1])):
             continue
         if values and all(map(pattern.fullmatch, values)):
             numbers = [_canonical(value, marks) for value in values]
             if numbers not in readings.values():
                 readings[marks] = numbers
-    if len(readings) > 1 and written.thousands is not None:
-        return {marks: numbers for marks, numbers in readings.items() if marks[1] == written.thousands}
+    if len(readings) > 1 and form.thousands is not None:
+        return {marks: numbers for marks, numbers in readings.items() if marks[1] == form.thousands}
     return readings
 
 

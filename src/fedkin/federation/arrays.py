@@ -19,6 +19,7 @@ from fedkin.untrusted import error_text
 
 Names = npt.NDArray[np.str_]
 Rows = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 
 
 def clients_of(
@@ -29,7 +30,7 @@ def clients_of(
 
     Raises DataError naming the argument, and the client if the error concerns one client.
     """
-    inputs = as_parts(x, "x")
+    inputs = as_parts(x)
     entries = parts(inputs)
     count = len(next(iter(entries.values())))
     owner, rows, groups = owners(client, group, count)
@@ -37,14 +38,11 @@ def clients_of(
         where = "x" if part is inputs else f"x[{name!r}]"
         need_finite(part, where, owner)
     task, targets = targets_of(y, owner, classes, kind, shape_of(inputs))
-    held = hold_out(owner, test_fraction, seed) if split is None else which_test(split, "split", count)
-    stored = torch.from_numpy(targets)
-
-    def samples(wanted: Rows) -> Samples:
-        return Samples(inputs, stored, torch.from_numpy(wanted), scale)
-
+    is_test = hold_out(owner, test_fraction, seed) if split is None else which_test(split, "split", count)
+    every = Samples(inputs, torch.from_numpy(targets), None, scale)
     clients = [
-        Client(id, samples(own[~held[own]]), samples(own[held[own]]), groups.get(id)) for id, own in rows.items()
+        Client(id, every.take(own[~is_test[own]]), every.take(own[is_test[own]]), groups.get(id))
+        for id, own in rows.items()
     ]
     return clients, task
 
@@ -60,14 +58,14 @@ def owners(client: Any, group: Any, count: int) -> tuple[Names, dict[str, Rows],
 def group_of_each(rows: Mapping[str, Rows], group: Names, where: str) -> dict[str, str]:
     """The planted group of every client; raises DataError naming a client whose samples state two groups."""
     groups = {}
-    for id, own in rows.items():
-        groups[id], *others = np.unique(group[own]).tolist()
+    for id, client_rows in rows.items():
+        groups[id], *others = np.unique(group[client_rows]).tolist()
         if others:
             raise DataError(f"{where}: client {id!r} is in {groups[id]!r} and in {others[0]!r}; expected one group")
     return groups
 
 
-def which_test(split: Any, where: str, count: int) -> npt.NDArray[np.bool_]:
+def which_test(split: Any, where: str, count: int) -> Flags:
     """Which samples are test samples; raises DataError for anything but "train" and "test"."""
     names = as_names(split, where, count)
     if odd := set(names.tolist()) - {"train", "test"}:
@@ -162,13 +160,13 @@ def as_inputs(values: Any, where: str, codes: bool = False, least: int = 2) -> T
     return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
-def as_parts(values: Any, where: str) -> Inputs:
+def as_parts(values: Any) -> Inputs:
     """[N, ...] numbers, or a dict of such arrays [N] or [N, ...] (booleans stay booleans there). Raises DataError."""
     if not isinstance(values, Mapping):
-        return as_inputs(values, where, codes=True)
+        return as_inputs(values, "x", codes=True)
     arrays: dict[str, Tensor] = {}
     for name, entry in values.items():
-        place = f"{where}[{name!r}]"
+        place = f"x[{name!r}]"
         if not isinstance(name, str):
             raise DataError(f"{place}: the arrays of a dict are named by text")
         array = as_numpy(entry, place)
@@ -176,15 +174,15 @@ def as_parts(values: Any, where: str) -> Inputs:
         if array.dtype == np.bool_:
             arrays[name] = arrays[name].bool()
     if not arrays:
-        raise DataError(f"{where}: a dict without a single array; expected at least one")
+        raise DataError("x: a dict without a single array; expected at least one")
     first = next(iter(arrays))
     for name, part in arrays.items():
         if len(part) != len(arrays[first]):
-            raise DataError(f"{where}[{name!r}]: {len(part)} rows, {where}[{first!r}] has {len(arrays[first])}")
+            raise DataError(f"x[{name!r}]: {len(part)} rows, x[{first!r}] has {len(arrays[first])}")
     return arrays
 
 
-def as_names(values: Any, where: str, count: int) -> npt.NDArray[np.str_]:
+def as_names(values: Any, where: str, count: int) -> Names:
     """[count] texts or whole numbers as texts; raises DataError."""
     array, expected = as_numpy(values, where), f"{where}: expected texts or whole numbers"
     check_count(array, where, count)
@@ -217,44 +215,42 @@ def check_ids(ids: Iterable[str], where: str) -> None:
 # -- holding out test samples ----------------------------------------------------------------------------------------
 
 
-def rows_by_name(names: npt.NDArray[np.str_]) -> dict[str, npt.NDArray[np.int64]]:
+def rows_by_name(names: Names) -> dict[str, Rows]:
     """The rows of every name, ascending; names in the order in which they first appear.
 
     >>> rows_by_name(np.array(["b", "a", "b"]))
     {'b': array([0, 2]), 'a': array([1])}
     """
-    known, first, number = np.unique(names, return_index=True, return_inverse=True)
+    distinct, first, number = np.unique(names, return_index=True, return_inverse=True)
     order = np.argsort(number, kind="stable")
-    parts = np.split(order, np.searchsorted(number[order], np.arange(1, len(known))))
-    return {str(known[i]): parts[i] for i in np.argsort(first)}
+    parts = np.split(order, np.searchsorted(number[order], np.arange(1, len(distinct))))
+    return {str(distinct[i]): parts[i] for i in np.argsort(first)}
 
 
-def hold_out(names: npt.NDArray[np.str_], fraction: float, seed: int) -> npt.NDArray[np.bool_]:
+def hold_out(names: Names, fraction: float, seed: int) -> Flags:
     """Which samples are test samples: `fraction` of every name's samples, drawn with a key of (seed, name).
 
     A name keeps at least one training sample. It gives at least one test sample if it has two and the
     fraction is not 0. Raises ConfigError unless 0 <= fraction < 1.
     """
-    return _held(names, fraction, lambda name, rows: rng(seed, "hold-out", name).permutation(rows))
+    return _hold_out_first(names, fraction, lambda name, rows: rng(seed, "hold-out", name).permutation(rows))
 
 
-def hold_out_last(names: npt.NDArray[np.str_], when: npt.NDArray[np.float64], fraction: float) -> npt.NDArray[np.bool_]:
+def hold_out_last(names: Names, when: npt.NDArray[np.float64], fraction: float) -> Flags:
     """As `hold_out`, but the latest samples of every name; among samples with equal times, those stored last.
 
     >>> hold_out_last(np.array(["a", "a", "a", "b"]), np.array([3.0, 1.0, 2.0, 9.0]), 0.4).tolist()
     [True, False, False, False]
     """
-    return _held(names, fraction, lambda name, rows: rows[np.argsort(when[rows], kind="stable")][::-1])
+    return _hold_out_first(names, fraction, lambda name, rows: rows[np.argsort(when[rows], kind="stable")][::-1])
 
 
-def _held(
-    names: npt.NDArray[np.str_], fraction: float, order: Callable[[str, npt.NDArray[np.int64]], npt.NDArray[np.int64]]
-) -> npt.NDArray[np.bool_]:
+def _hold_out_first(names: Names, fraction: float, order: Callable[[str, Rows], Rows]) -> Flags:
     """Mark `fraction` of every name's samples: the first ones in the order that `order` returns."""
     if not 0 <= fraction < 1:
         raise ConfigError(f"test_fraction: expected at least 0 and below 1, got {fraction}")
-    held = np.zeros(len(names), dtype=bool)
+    is_test = np.zeros(len(names), dtype=bool)
     for name, rows in rows_by_name(names).items():
         count = min(max(round(len(rows) * fraction), int(fraction > 0)), len(rows) - 1)
-        held[order(name, rows)[:count]] = True
-    return held
+        is_test[order(name, rows)[:count]] = True
+    return is_test

@@ -32,20 +32,20 @@ def clients_of_datasets(
         expected = '{"client": dataset or loader or (train, test), ...} with at least one client'
         raise DataError(f"datasets: expected {expected}")
     reader = _Reader(target)
-    owner, held = list[str](), list[npt.NDArray[np.bool_]]()
-    for id, given in datasets.items():
-        if isinstance(given, tuple) and len(given) == 2:
-            first = reader.read(given[0], f"client {id!r}: train ")
-            test = np.arange(first + reader.read(given[1], f"client {id!r}: test ")) >= first
+    owner, is_test = list[str](), list[npt.NDArray[np.bool_]]()
+    for id, dataset in datasets.items():
+        if isinstance(dataset, tuple) and len(dataset) == 2:
+            first = reader.read(dataset[0], f"client {id!r}: train ")
+            test = np.arange(first + reader.read(dataset[1], f"client {id!r}: test ")) >= first
         else:
-            test = hold_out(np.full(reader.read(given, f"client {id!r}: "), id), test_fraction, seed)
+            test = hold_out(np.full(reader.read(dataset, f"client {id!r}: "), id), test_fraction, seed)
         owner += [id] * len(test)
-        held.append(test)
+        is_test.append(test)
     arrays = {name: np.concatenate(values) for name, values in reader.arrays.items()}
     y = arrays.pop(_TARGET)
     if scale is None and any(array.dtype == np.uint8 for array in arrays.values()):
         scale = Scale()
-    split = np.where(np.concatenate(held), "test", "train")
+    split = np.where(np.concatenate(is_test), "test", "train")
     clients, task = clients_of(arrays.get(_INPUT, arrays), y, owner, None, split, 0, classes, scale, seed, kind)
     return [replace(client, group=(group or {}).get(client.id)) for client in clients], task
 
@@ -58,8 +58,8 @@ def picture(image: Any) -> npt.NDArray[Any]:
     if image.mode.startswith(("I", "F")):
         return np.asarray(image).astype(np.float32)[None]
     grey = image.mode in ("1", "L")
-    held = np.asarray(image.convert("L" if grey else "RGB"), np.uint8)
-    return held[None] if grey else np.ascontiguousarray(held.transpose(2, 0, 1))
+    pixels = np.asarray(image.convert("L" if grey else "RGB"), np.uint8)
+    return pixels[None] if grey else np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
 class _Reader:
@@ -96,7 +96,7 @@ class _Reader:
     def _add(self, item: Any, where: str, row: int, batched: bool) -> int:
         """Add a sample or a batch, which must have the same form as earlier ones; returns its number of samples."""
         place = f"{where}sample {row}"
-        x, y = _apart(item, place, self.target)
+        x, y = _input_and_target(item, place, self.target)
         entries = {str(name): value for name, value in x.items()} if isinstance(x, Mapping) else {_INPUT: x}
         arrays = {name: _array(value, place, batched) for name, value in {**entries, _TARGET: y}.items()}
         if self.arrays and arrays.keys() != self.arrays.keys():
@@ -138,7 +138,7 @@ def _samples(data: Any) -> Iterator[Any]:
     return iter(data)
 
 
-def _apart(item: Any, place: str, target: str | None) -> tuple[Any, Any]:
+def _input_and_target(item: Any, place: str, target: str | None) -> tuple[Any, Any]:
     """(inputs, target) of a sample or batch: a pair, or a dict in which the target has a name."""
     if isinstance(item, Mapping):
         name = target if target is not None else next((name for name in _TARGETS if name in item), None)
@@ -156,17 +156,17 @@ def _apart(item: Any, place: str, target: str | None) -> tuple[Any, Any]:
 def _array(value: Any, place: str, batch: bool) -> npt.NDArray[Any]:
     """[rows, ...] the values of one sample, or of a batch, in their own type: whole numbers stay whole numbers."""
     if isinstance(value, Tensor):
-        held: npt.NDArray[Any] = value.detach().cpu().numpy()
+        array: npt.NDArray[Any] = value.detach().cpu().numpy()
     elif hasattr(value, "convert") and hasattr(value, "mode"):
-        held = picture(value)
+        array = picture(value)
     else:
         try:
-            held = np.asarray(value)
+            array = np.asarray(value)
         except ValueError as error:
             raise DataError(f"{place}: expected numbers in one array ({error_text(error)})") from None
-    if held.dtype.kind not in "buif":
+    if array.dtype.kind not in "buif":
         raise DataError(f"{place}: expected numbers, a tensor or a picture, got {type(value).__name__}")
     # Python's floats have 64 bits, but 32 are enough here.
-    if held.dtype == np.float64 and not isinstance(value, Tensor | np.ndarray):
-        held = held.astype(np.float32)
-    return held if batch else held[None]
+    if array.dtype == np.float64 and not isinstance(value, Tensor | np.ndarray):
+        array = array.astype(np.float32)
+    return array if batch else array[None]

@@ -24,7 +24,7 @@ from fedkin.tasks import Kind, Task
 
 if TYPE_CHECKING:
     # Tables need pyarrow, which takes a fifth of a second to import.
-    from fedkin.federation.table import Encoded, Encoding, Target
+    from fedkin.federation.table import Encoding, Target
     from fedkin.federation.table import Kind as TableKind
 
 # Number of clients that the display in a notebook lists.
@@ -238,17 +238,13 @@ class Federation(Mapping[str, Client]):
         except ValidationError as error:
             first = error.errors()[0]
             raise DataError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-        return cls.of_encoded(encoded(as_table(frame), reading), name)
-
-    @classmethod
-    def of_encoded(cls, made: Encoded, name: str) -> Self:
-        """A federation from the result of `fedkin.federation.table.encoded`."""
-        split = np.where(made.columns.held, "test", "train")
+        arrays = encoded(as_table(frame), reading)
+        columns, meaning = arrays.columns, arrays.target
         federation = cls.from_arrays(
-            made.x, made.y, made.columns.client, group=made.columns.group, split=split, kind=made.target.kind,
-            name=name, classes=len(made.target.classes) or None,
+            arrays.x, arrays.y, columns.client, group=columns.group, split=np.where(columns.is_test, "test", "train"),
+            kind=meaning.kind, name=name, classes=len(meaning.classes) or None,
         )  # fmt: skip
-        federation.encoding, federation.target = made.encoding, made.target
+        federation.encoding, federation.target = arrays.encoding, meaning
         return federation
 
 

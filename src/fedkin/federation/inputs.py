@@ -24,12 +24,12 @@ def parts(x: Inputs) -> dict[str, Tensor]:
     return {"x": x} if isinstance(x, Tensor) else dict(x)
 
 
-def each(change: Callable[[Tensor], Tensor], x: Inputs) -> Inputs:
+def map_arrays(change: Callable[[Tensor], Tensor], x: Inputs) -> Inputs:
     """The same structure with every array changed."""
     return change(x) if isinstance(x, Tensor) else {name: change(part) for name, part in x.items()}
 
 
-def joined(several: Sequence[Inputs]) -> Inputs:
+def concatenated(several: Sequence[Inputs]) -> Inputs:
     """Concatenate inputs of the same structure along their rows."""
     first = several[0]
     if isinstance(first, Tensor):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedkin.errors import DataError
-from fedkin.federation.inputs import CODES, Inputs, check_parts, each, parts
+from fedkin.federation.inputs import CODES, Inputs, check_parts, map_arrays, parts
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Samples:
         rows = self.rows
         if rows is None:
             return self
-        return Samples(each(lambda part: part[rows], self.x), self.y[rows], None, self.scale)
+        return Samples(map_arrays(lambda part: part[rows], self.x), self.y[rows], None, self.scale)
 
 
 def prepared(x: Inputs, scale: Scale | None, dtype: torch.dtype) -> Any:

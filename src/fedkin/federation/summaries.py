@@ -34,8 +34,8 @@ from fedkin.federation.table import (
 from fedkin.untrusted import escaped
 
 # The type of a column, which must be the same at all participants; "empty" is compatible with all types.
-Held = Literal["empty", "truth", "date", "time", "duration", "number", "text"]
-_HELD: dict[str, Held] = {
+ColumnType = Literal["empty", "truth", "date", "time", "duration", "number", "text"]
+_COLUMN_TYPES: dict[str, ColumnType] = {
     "nothing": "empty", "true and false": "truth", "dates": "date", "times": "time", "durations": "duration",
     "numbers": "number", "texts": "text",
 }  # fmt: skip
@@ -51,18 +51,18 @@ class ColumnTypes(AsJson):
 
     what: ClassVar[str] = "the columns of a table"
 
-    types: Mapping[str, Held]
-    target: Held
+    types: Mapping[str, ColumnType]
+    target: ColumnType
 
     def unlike(self, common: ColumnTypes) -> str:
         """Return why a table with these columns does not fit the columns `common`; empty if it does."""
-        for name, held in common.types.items():
+        for name, kind in common.types.items():
             if name not in self.types:
-                extra = [escaped(repr(each), 60) for each in self.types if each not in common.types][:3]
+                extra = [escaped(repr(column), 60) for column in self.types if column not in common.types][:3]
                 more = f", and it has {', '.join(extra)}, which most have not" if extra else ""
                 return f"it has no column {escaped(repr(name), 60)}, which most have{more}"
-            if self.types[name] != held and "empty" not in (self.types[name], held):
-                return f"its column {escaped(repr(name), 60)} holds {self.types[name]}, and that of most holds {held}"
+            if self.types[name] != kind and "empty" not in (self.types[name], kind):
+                return f"its column {escaped(repr(name), 60)} holds {self.types[name]}, and that of most holds {kind}"
         return (
             "" if self.target == common.target else f"its target holds {self.target}, and that of most {common.target}"
         )
@@ -71,13 +71,13 @@ class ColumnTypes(AsJson):
 def common_columns(tables: Mapping[str, ColumnTypes]) -> ColumnTypes:
     """Return the columns that most tables have, each with its most frequent type; the first table breaks ties."""
     first, *others = tables.values()
-    have = Counter(name for each in tables.values() for name in each.types)
-    types: dict[str, Held] = {}
-    for name in [*first.types, *(name for each in others for name in each.types)]:
+    have = Counter(name for table in tables.values() for name in table.types)
+    types: dict[str, ColumnType] = {}
+    for name in [*first.types, *(name for table in others for name in table.types)]:
         if 2 * have[name] + (name in first.types) > len(tables):
-            held = Counter(each.types[name] for each in tables.values() if each.types.get(name, "empty") != "empty")
-            types[name] = held.most_common(1)[0][0] if held else "empty"
-    return ColumnTypes(types, Counter(each.target for each in tables.values()).most_common(1)[0][0])
+            kinds = Counter(table.types[name] for table in tables.values() if table.types.get(name, "empty") != "empty")
+            types[name] = kinds.most_common(1)[0][0] if kinds else "empty"
+    return ColumnTypes(types, Counter(table.target for table in tables.values()).most_common(1)[0][0])
 
 
 @dataclass(frozen=True)
@@ -92,9 +92,9 @@ class TableSummary(AsJson):
 
     what: ClassVar[str] = "the summary of a table"
 
-    types: Mapping[str, Held]
+    types: Mapping[str, ColumnType]
     profile: Profile
-    target: Held
+    target: ColumnType
     values: Annotated[tuple[str, ...], Field(max_length=_MOST_VALUES)] | None = None
     moments: Moments | None = None
 
@@ -109,9 +109,9 @@ class TableSummary(AsJson):
 
     def of(self, names: Collection[str]) -> TableSummary:
         """Return the summary of these input columns only."""
-        numbers = {name: one for name, one in self.profile.numbers.items() if name in names}
-        categories = {name: one for name, one in self.profile.categories.items() if name in names}
-        types = {name: held for name, held in self.types.items() if name in names}
+        numbers = {name: figures for name, figures in self.profile.numbers.items() if name in names}
+        categories = {name: figures for name, figures in self.profile.categories.items() if name in names}
+        types = {name: column_type for name, column_type in self.types.items() if name in names}
         return replace(self, types=types, profile=replace(self.profile, numbers=numbers, categories=categories))
 
     def check(self) -> None:
@@ -123,7 +123,7 @@ class TableSummary(AsJson):
     def words(self) -> list[str]:
         """The summary as lines of text for people."""
         lines = [f"the number of its training rows: {self.profile.rows}"]
-        numbers = [name for name, one in self.profile.numbers.items() if one.count]
+        numbers = [name for name, moments in self.profile.numbers.items() if moments.count]
         if numbers:
             lines.append(f"count, mean and sum of squares of {', '.join(numbers)}")
         for name, counts in self.profile.categories.items():
@@ -136,8 +136,8 @@ class TableSummary(AsJson):
             lines.append(f"the values of the target, without their numbers: {escaped(', '.join(self.values), 200)}")
         if self.moments is not None:
             lines.append("count, mean and sum of squares of the target")
-        held = [f"{escaped(name)} ({kind})" for name, kind in {**self.types, "the target": self.target}.items()]
-        return [*lines, f"the names of its columns, and what each holds: {', '.join(held)}"]
+        columns = [f"{escaped(name)} ({kind})" for name, kind in {**self.types, "the target": self.target}.items()]
+        return [*lines, f"the names of its columns, and what each holds: {', '.join(columns)}"]
 
 
 @dataclass(frozen=True)
@@ -167,17 +167,17 @@ def summary_of(table: pa.Table, reading: Reading, where: str, typed: bool = Fals
     ({'age': 'number'}, Moments(count=3, mean=60.0, squares=200.0), ('0', '1'))
     """
     columns = columns_of(table, reading, where)
-    types = {name: _held(columns.inputs, name) for name in columns.inputs.column_names}
+    types = {name: _type_of(columns.inputs, name) for name in columns.inputs.column_names}
     for name in reading.categories:
         if types.get(name) == "number" and not typed:
             types[name] = "text"
-    held, different = _held(table, reading.target), sorted(set(columns.values))
-    values: tuple[str, ...] | None = tuple(different)
+    target_type, distinct = _type_of(table, reading.target), sorted(set(columns.values))
+    values: tuple[str, ...] | None = tuple(distinct)
     moments: Moments | None = None
-    if reading.kind == "regression" and held == "text":
+    if reading.kind == "regression" and target_type == "text":
         raise DataError(f"{where}: column {reading.target!r}: expected numbers to predict, got texts")
-    if reading.kind in (None, "regression") and held != "text":
-        if reading.kind == "regression" or kind_of(different, text=False) == "regression":
+    if reading.kind in (None, "regression") and target_type != "text":
+        if reading.kind == "regression" or kind_of(distinct, text=False) == "regression":
             values = None
         target = table.select([reading.target])
         (profile,) = profiles_of(columns, target, {reading.target: "number"}, where)
@@ -186,7 +186,7 @@ def summary_of(table: pa.Table, reading: Reading, where: str, typed: bool = Fals
     for name, counts in profile.categories.items():
         if types[name] == "text" and (words := _not_countable(counts, name in reading.categories)):
             raise DataError(f"{where}: column {name!r}: {words}")
-    return TableSummary(types, profile, held, values, moments)
+    return TableSummary(types, profile, target_type, values, moments)
 
 
 def _not_countable(counts: Mapping[str, int], declared: bool) -> str:
@@ -221,14 +221,14 @@ def agree(summaries: Mapping[str, TableSummary], reading: Reading) -> SharedEnco
         if words := summaries[id].columns.unlike(common):
             raise DataError(f"{id}: {words}; expected the same everywhere")
     kinds: dict[str, Column] = {
-        name: "category" if held == "text" or name in reading.categories else "number"
-        for name, held in common.types.items()
+        name: "category" if column_type == "text" or name in reading.categories else "number"
+        for name, column_type in common.types.items()
     }
-    encoding = Encoding.of([_filled(summaries[id].profile, kinds) for id in order], kinds, reading.least)
+    encoding = Encoding.of([_with_kinds(summaries[id].profile, kinds) for id in order], kinds, reading.least)
     return SharedEncoding(encoding, _target([summaries[id] for id in order], reading))
 
 
-def _filled(profile: Profile, kinds: Mapping[str, Column]) -> Profile:
+def _with_kinds(profile: Profile, kinds: Mapping[str, Column]) -> Profile:
     """A profile with exactly the columns of `kinds`: a column without values gets the kind that it has elsewhere."""
     numbers = {name: profile.numbers.get(name, Moments(0, 0.0, 0.0)) for name in kinds if kinds[name] == "number"}
     counts = {name: profile.categories.get(name, {}) for name in kinds if kinds[name] == "category"}
@@ -236,19 +236,19 @@ def _filled(profile: Profile, kinds: Mapping[str, Column]) -> Profile:
 
 
 def _target(summaries: list[TableSummary], reading: Reading) -> Target:
-    where, text = f"target {reading.target!r}", any(one.target == "text" for one in summaries)
-    lists = [one.values for one in summaries if one.values is not None]
-    different = {value for values in lists for value in values} if len(lists) == len(summaries) else None
+    where, text = f"target {reading.target!r}", any(summary.target == "text" for summary in summaries)
+    lists = [summary.values for summary in summaries if summary.values is not None]
+    distinct = {value for values in lists for value in values} if len(lists) == len(summaries) else None
 
     def moments() -> list[Moments]:
-        held = [one.moments for one in summaries if one.moments is not None]
-        if len(held) < len(summaries):
+        sent = [summary.moments for summary in summaries if summary.moments is not None]
+        if len(sent) < len(summaries):
             raise DataError(f"{where}: expected numbers to predict, and a participant has none")
-        return held
+        return sent
 
-    return target_of(reading, different, text, moments, where)
+    return target_of(reading, distinct, text, moments, where)
 
 
-def _held(table: pa.Table, name: str) -> Held:
+def _type_of(table: pa.Table, name: str) -> ColumnType:
     kinds_of(table.select([name]))  # raises DataError for unsupported types
-    return _HELD[name_of_type(table.schema.field(name).type)]
+    return _COLUMN_TYPES[name_of_type(table.schema.field(name).type)]

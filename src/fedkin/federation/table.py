@@ -21,15 +21,13 @@ import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from fedkin.errors import DataError, nearest
-from fedkin.federation.arrays import check_ids, hold_out, hold_out_last, rows_by_name, which_test
+from fedkin.federation.arrays import Flags, Names, Rows, check_ids, hold_out, hold_out_last, rows_by_name, which_test
 from fedkin.tasks import Task
 from fedkin.untrusted import error_text, json_of
 
 Column = Literal["number", "category"]
 Kind = Literal["classification", "risk", "regression"]
 Floats = npt.NDArray[np.float64]
-Names = npt.NDArray[np.str_]
-Flags = npt.NDArray[np.bool_]
 
 _SECONDS_A_DAY = 86_400.0
 _UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
@@ -70,24 +68,24 @@ class Columns:
     """A table, split by the roles of its columns.
 
     inputs: the input columns; kinds: number or category, for each. client, group: [n] texts. rows: the rows of each
-    client. held: [n] True for test rows. values: [n] the target's texts. others: names of the other columns.
+    client. is_test: [n] True for test rows. values: [n] the target's texts. others: names of the other columns.
     """
 
     inputs: pa.Table
     kinds: Mapping[str, Column]
     client: Names
-    rows: Mapping[str, npt.NDArray[np.int64]]
-    held: Flags
+    rows: Mapping[str, Rows]
+    is_test: Flags
     values: npt.NDArray[np.object_]
     group: Names | None
     others: Sequence[str]
 
     def training(self, table: pa.Table) -> dict[str, pa.Table]:
         """The training rows of each client, from a table with the same rows."""
-        return {id: table.take(rows[~self.held[rows]]) for id, rows in self.rows.items()}
+        return {id: table.take(rows[~self.is_test[rows]]) for id, rows in self.rows.items()}
 
 
-def as_table(frame: Any, where: str = "frame") -> pa.Table:
+def as_table(frame: Any) -> pa.Table:
     """A frame of pandas or polars, a dict of columns, or an Arrow table, as an Arrow table; raises DataError."""
     try:
         if type(frame).__module__.split(".")[0] == "pandas":
@@ -95,7 +93,7 @@ def as_table(frame: Any, where: str = "frame") -> pa.Table:
         return without_views(frame if isinstance(frame, pa.Table) else pa.table(frame))
     except (TypeError, ValueError, pa.ArrowException) as error:
         expected = "a frame of pandas or polars, an Arrow table or a dict of columns, each of one kind of values"
-        raise DataError(f"{where}: expected {expected}; got {type(frame).__name__} ({error_text(error)})") from None
+        raise DataError(f"frame: expected {expected}; got {type(frame).__name__} ({error_text(error)})") from None
 
 
 def without_views(table: pa.Table) -> pa.Table:
@@ -146,14 +144,14 @@ def columns_of(table: pa.Table, reading: Reading, where: str = "frame") -> Colum
     rows = rows_by_name(client)
     check_ids(rows, f"{where}: column {reading.client!r}")
     group = None if reading.group is None else _names(table, reading.group, where)
-    held = _held(table, reading, client, where)
+    is_test = _test_rows(table, reading, client, where)
     values = _target_texts(table, reading.target, client, where)
     inputs = table.select([name for name in table.column_names if name not in others])
     try:
         kinds = kinds_of(inputs, reading.categories)
     except DataError as error:
         raise DataError(f"{where}: {error}") from None
-    return Columns(inputs, kinds, client, rows, held, values, group, others)
+    return Columns(inputs, kinds, client, rows, is_test, values, group, others)
 
 
 def _roles(table: pa.Table, reading: Reading, where: str) -> list[str]:
@@ -200,16 +198,16 @@ def _need_all(table: pa.Table, name: str, empty: Flags, where: str) -> None:
         raise DataError(f"{where}: column {name!r} is empty in {empty.sum()} rows, the first is {first} ({also})")
 
 
-def _held(table: pa.Table, reading: Reading, client: Names, where: str) -> Flags:
+def _test_rows(table: pa.Table, reading: Reading, client: Names, where: str) -> Flags:
     """Which rows are test rows."""
     split = reading.split or ("time" if reading.time is not None else "random")
     if split not in ("random", "time"):
-        held = which_test(_names(table, split, where), f"{where}: column {split!r}", table.num_rows)
-        if lacking := sorted(set(client.tolist()) - set(client[~held].tolist())):
+        is_test = which_test(_names(table, split, where), f"{where}: column {split!r}", table.num_rows)
+        if lacking := sorted(set(client.tolist()) - set(client[~is_test].tolist())):
             raise DataError(
                 f"{where}: client {lacking[0]!r} has no row with {split!r} = 'train'; expected at least one"
             )
-        return held
+        return is_test
     # Hold out units: single rows, or all rows of a person at a client.
     if reading.person is None:
         unit = np.arange(table.num_rows)
@@ -305,7 +303,7 @@ def texts(table: pa.Table, name: str) -> npt.NDArray[np.object_]:
     return np.array(_texts(table, name).to_pylist(), dtype=object)
 
 
-def codes(table: pa.Table, name: str) -> tuple[list[str], npt.NDArray[np.int64]]:
+def codes(table: pa.Table, name: str) -> tuple[list[str], Rows]:
     """(a column's different texts, sorted; [n] the index of each row's text among them, -1 for missing values)."""
     encoded = _texts(table, name).dictionary_encode()
     values = np.array([str(value) for value in encoded.dictionary.to_pylist()], dtype=object)
@@ -397,9 +395,9 @@ class Moments(AsJson):
     @classmethod
     def merged(cls, parts: Sequence[Moments]) -> Moments:
         """The moments of all values together, from those of parts (Chan, Golub and LeVeque, 1983)."""
-        count = sum(one.count for one in parts)
-        mean = math.fsum(one.count * one.mean for one in parts) / max(count, 1)
-        squares = math.fsum(one.squares + one.count * (one.mean - mean) ** 2 for one in parts if one.count)
+        count = sum(part.count for part in parts)
+        mean = math.fsum(part.count * part.mean for part in parts) / max(count, 1)
+        squares = math.fsum(part.squares + part.count * (part.mean - mean) ** 2 for part in parts if part.count)
         return cls(count, mean, squares)
 
     @property
@@ -433,24 +431,24 @@ class Profile(AsJson):
         if not parts:
             raise DataError("profiles: expected at least one, got none")
         first = parts[0]
-        for one in parts:
-            if (one.numbers.keys(), one.categories.keys()) != (first.numbers.keys(), first.categories.keys()):
-                odd = sorted({*one.numbers, *one.categories} ^ {*first.numbers, *first.categories})
+        for part in parts:
+            if (part.numbers.keys(), part.categories.keys()) != (first.numbers.keys(), first.categories.keys()):
+                odd = sorted({*part.numbers, *part.categories} ^ {*first.numbers, *first.categories})
                 what = f"{odd[0]!r} is in one only" if odd else "a column is a number in one and a category in another"
                 raise DataError(f"profiles: expected the same columns in all; {what}")
-        moments = {name: Moments.merged([one.numbers[name] for one in parts]) for name in first.numbers}
+        moments = {name: Moments.merged([part.numbers[name] for part in parts]) for name in first.numbers}
         counts = {name: Counter[str]() for name in first.categories}
-        for one in parts:
-            for name, own in one.categories.items():
-                counts[name].update(own)
+        for part in parts:
+            for name, client_counts in part.categories.items():
+                counts[name].update(client_counts)
         categories = {name: dict(sorted(total.items())) for name, total in counts.items()}
-        return cls(sum(one.rows for one in parts), moments, categories)
+        return cls(sum(part.rows for part in parts), moments, categories)
 
     def check(self) -> None:
         """Raise DataError if it counts more values than rows."""
-        known = {name: one.count for name, one in self.numbers.items()}
-        known |= {name: sum(counts.values()) for name, counts in self.categories.items()}
-        for name, count in known.items():
+        by_column = {name: moments.count for name, moments in self.numbers.items()}
+        by_column |= {name: sum(counts.values()) for name, counts in self.categories.items()}
+        for name, count in by_column.items():
             if count > self.rows:
                 raise DataError(f"a profile: column {name!r} has {count} values in {self.rows} rows")
 
@@ -458,8 +456,8 @@ class Profile(AsJson):
 def profile(table: pa.Table, kinds: Mapping[str, Column]) -> Profile:
     """All that a client reveals about these rows; raises DataError for a number too large to be squared.
 
-    >>> told = profile(pa.table({"age": [50, 70, None], "sex": ["f", "m", "f"]}), {"age": "number", "sex": "category"})
-    >>> told.numbers["age"], dict(told.categories["sex"])
+    >>> shown = profile(pa.table({"age": [50, 70, None], "sex": ["f", "m", "f"]}), {"age": "number", "sex": "category"})
+    >>> shown.numbers["age"], dict(shown.categories["sex"])
     (Moments(count=2, mean=60.0, squares=200.0), {'f': 2, 'm': 1})
     """
     moments, counts = {}, {}
@@ -518,17 +516,17 @@ class Encoding(AsJson):
         least: categories and missing values get inputs of their own if at least `least` rows have them; the other
         categories share one input.
         """
-        whole = Profile.merged(profiles)
+        total = Profile.merged(profiles)
         means, deviations, values, flagged = {}, {}, {}, set()
         for name, kind in kinds.items():
             if kind == "category":
-                counts = whole.categories[name]
+                counts = total.categories[name]
                 values[name] = tuple(sorted(value for value, often in counts.items() if often >= least))
                 known = sum(counts.values())
             else:
-                moments = whole.numbers[name]
+                moments = total.numbers[name]
                 known, means[name], deviations[name] = moments.count, moments.mean, moments.deviation
-            if whole.rows - known >= least:
+            if total.rows - known >= least:
                 flagged.add(name)
         return cls(dict(kinds), means, deviations, values, frozenset(flagged))
 
@@ -575,19 +573,19 @@ class Encoding(AsJson):
             inputs += [*columns, *([missing] if name in self.flagged else [])]
         return np.stack(inputs, axis=1).astype(np.float32) if inputs else np.zeros((table.num_rows, 0), np.float32)
 
-    def _numbers(self, table: pa.Table, name: str) -> tuple[list[npt.NDArray[Any]], npt.NDArray[np.bool_]]:
+    def _numbers(self, table: pa.Table, name: str) -> tuple[list[npt.NDArray[Any]], Flags]:
         values = numbers(table, name)
         missing = np.isnan(values)
         spread = self.spread(name)
         z = (values - self.means[name]) / spread if spread else np.zeros(len(values))
         return [np.clip(np.where(missing, 0.0, z), -self.FAR, self.FAR)], missing
 
-    def _categories(self, table: pa.Table, name: str) -> tuple[list[npt.NDArray[Any]], npt.NDArray[np.bool_]]:
-        number = {value: place for place, value in enumerate(self.values[name])}
+    def _categories(self, table: pa.Table, name: str) -> tuple[list[npt.NDArray[Any]], Flags]:
+        index = {value: place for place, value in enumerate(self.values[name])}
         values, code = codes(table, name)
         missing = code < 0
-        place = np.array([*(number.get(value, len(number)) for value in values), -1], dtype=np.int64)[code]
-        return [place == at for at in range(len(number) + 1)], missing
+        place = np.array([*(index.get(value, len(index)) for value in values), -1], dtype=np.int64)[code]
+        return [place == at for at in range(len(index) + 1)], missing
 
 
 # -- the target ----------------------------------------------------------------------------------------------------
@@ -613,21 +611,21 @@ class Target(AsJson):
         """
         if self.kind == "regression":
             return ((numbers(table, name) - self.mean) / self.deviation).astype(np.float32)[:, None]
-        number = {value: place for place, value in enumerate(self.classes)}
+        index = {value: place for place, value in enumerate(self.classes)}
         try:
-            return np.array([number[value] for value in texts(table, name)], dtype=np.int64)
+            return np.array([index[value] for value in texts(table, name)], dtype=np.int64)
         except KeyError as error:
             raise DataError(f"target {name!r}: {error} is none of {', '.join(self.classes)}") from None
 
 
-def target_in(table: pa.Table, reading: Reading, columns: Columns, where: str) -> Target:
+def find_target(table: pa.Table, reading: Reading, columns: Columns, where: str) -> Target:
     """Find out what the target means, from a table of all clients."""
     name = reading.target
     text = kinds_of(table.select([name]))[name] == "category"
 
     def moments() -> list[Moments]:
         need_numbers(table, name, where, "numbers to predict")
-        return [one.numbers[name] for one in profiles_of(columns, table.select([name]), {name: "number"}, where)]
+        return [client.numbers[name] for client in profiles_of(columns, table.select([name]), {name: "number"}, where)]
 
     return target_of(reading, set(columns.values), text, moments, f"{where}: target {name!r}")
 
@@ -647,10 +645,10 @@ def target_of(
     """
     kind = reading.kind or ("regression" if different is None else kind_of(different, text))
     if kind == "regression":
-        whole = Moments.merged(moments())
-        if whole.deviation == 0:
-            raise DataError(f"{where} is {whole.mean:g} in every training row; expected different values")
-        return Target("regression", (), whole.mean, whole.deviation)
+        total = Moments.merged(moments())
+        if total.deviation == 0:
+            raise DataError(f"{where} is {total.mean:g} in every training row; expected different values")
+        return Target("regression", (), total.mean, total.deviation)
     if different is None:
         raise DataError(f"{where}: a participant sent no values, and they are classes")
     as_numbers = not text and all(is_number(value) for value in different)
@@ -697,7 +695,7 @@ def encoded(
     """
     columns = columns_of(table, reading, where)
     if shared is None:
-        target = target_in(table, reading, columns, where)
+        target = find_target(table, reading, columns, where)
         profiles = profiles_of(columns, columns.inputs, columns.kinds, where)
         shared = Encoding.of(profiles, columns.kinds, reading.least), target
     encoding, target = shared

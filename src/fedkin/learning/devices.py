@@ -25,7 +25,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from fedkin.errors import ConfigError
 from fedkin.federation import Samples
-from fedkin.federation.inputs import each, parts
+from fedkin.federation.inputs import map_arrays, parts
 
 CPU = torch.device("cpu")
 _NAME = re.compile(r"cpu|cuda(:\d+)?")
@@ -172,10 +172,10 @@ class Resident:
         rows = samples.rows
         new = sum(array.nbytes for array in (*parts(samples.x).values(), samples.y) if array not in self.copies)
         if not new or self.limit is None or new + self.bytes[0] <= self.limit:
-            x, y = each(self._put, samples.x), self._put(samples.y)
+            x, y = map_arrays(self._put, samples.x), self._put(samples.y)
             return replace(samples, x=x, y=y, rows=None if rows is None else self._put(rows))
         own = samples.own()
-        return replace(own, x=each(lambda part: part.to(self.device), own.x), y=own.y.to(self.device))
+        return replace(own, x=map_arrays(lambda part: part.to(self.device), own.x), y=own.y.to(self.device))
 
     def _put(self, array: Tensor) -> Tensor:
         if array not in self.copies:

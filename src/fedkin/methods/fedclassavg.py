@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from fedkin.codec import Tree
 from fedkin.federation import Federation
-from fedkin.federation.inputs import joined
+from fedkin.federation.inputs import concatenated
 from fedkin.flow import ClientFlow, Fit, Params
 from fedkin.learning.augment import Augment
 from fedkin.learning.contrastive import supervised_contrastive
@@ -38,7 +38,7 @@ class ContrastedViews:
     augment: Augment
 
     def __call__(self, model: BodyHead, batch: Batch, extras: Tree, carry: Tree, /) -> Tensor:
-        z = model.features(joined([self.augment(batch.x), self.augment(batch.x)]))
+        z = model.features(concatenated([self.augment(batch.x), self.augment(batch.x)]))
         entropy = F.cross_entropy(model.head(z[: len(batch.y)]), batch.y, reduction="none")
         contrast = supervised_contrastive(z, batch.y.repeat(2), batch.mask.repeat(2), self.temperature)
         away = sum(

@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from fedkin import graph
 from fedkin.codec import Tree
 from fedkin.federation import Federation, Task
-from fedkin.federation.inputs import joined
+from fedkin.federation.inputs import concatenated
 from fedkin.flow import ClassVectors, Fit, Message, Params, PeerFlow, PeerMethod, Share
 from fedkin.forms import COUNT, HEAD, Each, Fields, Flag, Number, Shaped, Weights
 from fedkin.graph import Graph
@@ -328,7 +328,7 @@ class TwoViews:
     def __call__(self, model: BodyHead, batch: Batch, extras: Tree, carry: Tree, /) -> Tensor:
         # Line 2: two views of each sample. Lines 3 and 4: their features z and projections p.
         twice = Batch(
-            self.augment(joined([batch.x, batch.x])),
+            self.augment(concatenated([batch.x, batch.x])),
             torch.cat([batch.y, batch.y]), torch.cat([batch.mask, batch.mask]), batch.whole,
         )  # fmt: skip
         z = model.features(twice.x)

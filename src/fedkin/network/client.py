@@ -282,10 +282,10 @@ class NetworkClient(ServerConnection):
         self.ledger.beside.append("profile")
         self.agreement = Agreement(settings=self.settings)
         try:
-            self.columns = ColumnTypes.from_json(self._hello(columns=table.told.columns.to_json()).columns)
+            self.columns = ColumnTypes.from_json(self._hello(columns=table.summary.columns.to_json()).columns)
             if extra := table.keep(self.columns):
                 self.say(f"columns that most have not stay here: {', '.join(map(escaped, extra))}")
-            encoding = self._hello(profile=table.told.to_json()).encoding
+            encoding = self._hello(profile=table.summary.to_json()).encoding
             self.encoding = SharedEncoding.from_json(encoding)
             return table.client(self.encoding)
         except DataError as error:

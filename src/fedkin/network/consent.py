@@ -64,9 +64,9 @@ def leaving_with_table(
     The sizes of messages are for the participant's own columns and categories alone. If the table cannot be encoded
     alone (it lacks a class), there are no lines about messages.
     """
-    lines = [f"of the table, once, so that all encode theirs alike: {line}" for line in table.told.words()]
+    lines = [f"of the table, once, so that all encode theirs alike: {line}" for line in table.summary.words()]
     try:
-        client, task = table.client(agree({table.name: table.told}, table.reading))
+        client, task = table.client(agree({table.name: table.summary}, table.reading))
     except DataError:
         return lines, False
     plan, _ = plan_and_agreement(settings, task, plan_of)

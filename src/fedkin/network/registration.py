@@ -693,12 +693,15 @@ def agree_with_peers(
 
     try:
         columns = {
-            id: ColumnTypes.from_json(text) for id, text in exchanged("columns", table.told.columns.to_json()).items()
+            id: ColumnTypes.from_json(text)
+            for id, text in exchanged("columns", table.summary.columns.to_json()).items()
         }
         common = common_columns(columns) if kept is None else kept.columns
         if extra := table.keep(common):
             say(f"columns that most have not stay here: {', '.join(map(escaped, extra))}")
-        profiles = {id: TableSummary.from_json(text) for id, text in exchanged("profile", table.told.to_json()).items()}
+        profiles = {
+            id: TableSummary.from_json(text) for id, text in exchanged("profile", table.summary.to_json()).items()
+        }
         return kept or Shared(agree(profiles, table.reading), common, tuple(profiles))
     except DataError as error:
         raise RunError(error_text(error)) from None

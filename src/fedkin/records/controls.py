@@ -6,7 +6,7 @@ A comparison names them METHOD@self, @one, @random and @oracle.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
@@ -15,16 +15,10 @@ from fedkin.flow import Method, PeerMethod
 from fedkin.methods import METHODS
 from fedkin.settings import choose
 
-if TYPE_CHECKING:
-    from fedkin.records.run import Result
-
-
 R = TypeVar("R")
 
 CONTROLS = ("self", "one", "random", "oracle")
 _MARK = "@"
-# Settings that two runs must share so that only their methods differ.
-_SECTIONS = ("data", "scenario", "model", "training")
 
 
 def named(method: str, control: str) -> str:
@@ -111,46 +105,6 @@ def with_controls(methods: Sequence[str], planted: bool, kinds: Mapping[str, typ
         controls = [] if control is not None else list(controls_of(choose(kinds, method, "--methods")))
         names += [name, *(named(name, each) for each in controls if planted or each != "oracle")]
     return list(dict.fromkeys(names))
-
-
-def control_of(run: Result) -> str | None:
-    """The control that this run of a comparison is, by its label or else its folder; None for a method itself."""
-    if run.label:
-        return split_control(run.label)[1]
-    folder = "" if run.folder is None else run.folder.resolve().name
-    method, control = split_control(folder.rpartition("-seed")[0])
-    return control if method == run.method else None
-
-
-def counterpart(run: Result, runs: Sequence[Result], method: str, control: str | None = None) -> Result | None:
-    """Return the run of this method (and control), with the same clients and seed, to compare `run` with; else None.
-
-    If it is the run's own method, the label must be the same too. Of several, take the first one in the same folder
-    with the same settings; then the only one in the same folder, because a comparison may give every method its own
-    settings; then one elsewhere with the same settings.
-    """
-    label = split_control(run.label)[0]
-    like = [
-        other for other in runs
-        if other.method == method and control_of(other) == control and other.seed == run.seed
-        and other.federation == run.federation and set(other.client_facts) == set(run.client_facts)
-        and (method != run.method or split_control(other.label)[0] == label)
-    ]  # fmt: skip
-    in_folder = [other for other in like if _parent(other) == _parent(run)]
-    return _alike(run, in_folder) or (in_folder[0] if len(in_folder) == 1 else _alike(run, like))
-
-
-def _alike(run: Result, others: Sequence[Result]) -> Result | None:
-    """The first of these with the run's settings."""
-    return next((other for other in others if _settings(other) == _settings(run)), None)
-
-
-def _settings(run: Result) -> list[object]:
-    return [run.summary["rounds"], *(run.settings.get(section) for section in _SECTIONS)]
-
-
-def _parent(run: Result) -> object:
-    return None if run.folder is None else run.folder.resolve().parent
 
 
 def _inner(method: type[Method], name: str) -> Mapping[str, Any]:

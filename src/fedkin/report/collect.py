@@ -13,14 +13,13 @@ from fedkin.analysis.intervals import added
 from fedkin.errors import RunError
 from fedkin.records import reading
 from fedkin.records.comparison import figures_of, spread, unequal_conditions
-from fedkin.records.controls import counterpart
 from fedkin.records.files import read_json
 from fedkin.records.metrics import privacy_sentence
 from fedkin.records.run import Result, find_runs, read_run, unfinished
 from fedkin.report import ranks
 from fedkin.report.features import FeatureBudget, features_of
 from fedkin.report.graphs import evenly, graph_of, pack_values, sharing_of
-from fedkin.report.ranks import ReportRun
+from fedkin.report.runs import ReportRun, counterpart, report_runs, verdicts_of
 from fedkin.report.sections import measures_of, missing_of, phases_of, risks_of
 from fedkin.report.units import student
 from fedkin.report.words import FEDAVG, LOCAL, Subject, headline, sentence
@@ -34,14 +33,14 @@ _EVENTS = 12  # sentences about clients that joined and left
 def collect(places: Sequence[Path]) -> dict[str, Any]:
     """The page's data, in JSON types only; raises RunError for a folder without a finished run."""
     runs = _runs(places)
-    reported = ranks.report_runs(runs)
+    reported = report_runs(runs)
     by_label: dict[str, list[ReportRun]] = {}
-    for one in reported:
-        by_label.setdefault(one.label, []).append(one)
+    for entry in reported:
+        by_label.setdefault(entry.label, []).append(entry)
     titles = {label: of_method[0].title for label, of_method in by_label.items()}
     metric, seeds = runs[0].metric, sorted({run.seed for run in runs})
     about = Subject.of(by_label)
-    rows, federations = _each(reported)
+    rows, federations = _run_data(reported)
     return {
         "title": str(runs[0].summary.get("name", "run")),
         "scenario": str(runs[0].summary.get("scenario", "")),
@@ -52,7 +51,7 @@ def collect(places: Sequence[Path]) -> dict[str, Any]:
             {"label": label, "title": titles[label], "method": of_method[-1].run.method}
             for label, of_method in by_label.items()
         ],
-        "shown": [one.label for one in reported].index(about.label),
+        "shown": [entry.label for entry in reported].index(about.label),
         "unfinished": unfinished(places),
         "seeds": seeds,
         "student": [student(count) for count in range(len(seeds) + 1)],
@@ -61,12 +60,12 @@ def collect(places: Sequence[Path]) -> dict[str, Any]:
         "table": [_row(label, of_method, runs) for label, of_method in by_label.items()],
         "phases": phases_of(by_label),
         "warnings": _warnings(reported),
-        "events": _movements(reported),
-        "unlike": [] if about.tuned else unequal_conditions({one.title: one.run for one in reported}),
+        "events": _client_events(reported),
+        "unlike": [] if about.tuned else unequal_conditions({entry.title: entry.run for entry in reported}),
         "missing": missing_of(reported),
         "privacy": [
-            {"label": one.label, "seed": one.run.seed, "told": privacy_sentence(one.run.summary["privacy"])}
-            for one in reported if one.run.summary.get("privacy")
+            {"label": entry.label, "seed": entry.run.seed, "told": privacy_sentence(entry.run.summary["privacy"])}
+            for entry in reported if entry.run.summary.get("privacy")
         ],
         "measures": measures_of(by_label),
         "ranks": ranks.ranks_section(ranks.ranking(ranks.entries(runs), metric.higher)),
@@ -91,35 +90,35 @@ def _runs(places: Sequence[Path]) -> list[Result]:
     return runs
 
 
-def _each(reported: Sequence[ReportRun]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _run_data(reported: Sequence[ReportRun]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return (the page's data of each run, the facts of each federation); many or large runs get less space each."""
-    runs = [one.run for one in reported]
+    runs = [entry.run for entry in reported]
     sharing = max(1, sum(bool(run.graphs) for run in runs))
-    places_left = FeatureBudget.shared(runs)
+    budget = FeatureBudget.shared(runs)
     points = max(2, _CURVE_POINTS // max(1, sum(len(run.client_facts) for run in runs)))
     rows: list[dict[str, Any]] = []
     federations: list[dict[str, Any]] = []
-    for one in reported:
-        run, gain, federation = one.run, one.gain, _federation(one.run)
+    for entry in reported:
+        run, gain, federation = entry.run, entry.gain, _federation(entry.run)
         if federation not in federations:
             federations.append(federation)
         ids = federation["ids"]
         graph = graph_of(run, ids, sharing)
         rows.append(
             {
-                "label": one.label,
+                "label": entry.label,
                 "method": run.method,
                 "seed": run.seed,
                 "federation": federations.index(federation),
                 "curve": _curve(run, max(20, _CURVE_ROUNDS // len(runs))),
                 "clients": pack_values(run.values_by_round, ids, points, run.metric.share),
                 "gain": None if gain is None else [_rounded(gain.by_client.get(id)) for id in ids],
-                "sure": ranks.verdicts_of(run, runs, gain, ids),
+                "sure": verdicts_of(entry, ids),
                 "risks": risks_of(run),
                 "graph": graph,
                 "undrawn": bool(run.graphs) and graph is None,
                 "sharing": sharing_of(run, ids),
-                "features": features_of(run, ids, places_left),
+                "features": features_of(run, ids, budget),
             }
         )
     return rows, federations
@@ -143,18 +142,18 @@ def _federation(run: Result) -> dict[str, Any]:
 def _warnings(reported: Sequence[ReportRun]) -> list[str]:
     """The warnings of all runs, each with its method and seeds."""
     seeds_of: dict[tuple[str, str], list[int]] = {}
-    for one in reported:
-        for text in one.run.summary.get("warnings") or ():
-            seeds_of.setdefault((one.title, text), []).append(one.run.seed)
+    for entry in reported:
+        for text in entry.run.summary.get("warnings") or ():
+            seeds_of.setdefault((entry.title, text), []).append(entry.run.seed)
     return [
         f"{title}, seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}: {text}"
         for (title, text), seeds in seeds_of.items()
     ]
 
 
-def _movements(reported: Sequence[ReportRun]) -> list[str]:
+def _client_events(reported: Sequence[ReportRun]) -> list[str]:
     """The first sentences about clients that joined and left; each once, since all methods have the same events."""
-    every = list(dict.fromkeys(text for one in reported for text in one.run.summary.get("events") or ()))
+    every = list(dict.fromkeys(text for entry in reported for text in entry.run.summary.get("events") or ()))
     more = len(every) - _EVENTS
     return [*every[:_EVENTS], *([f"clients joined or left in {more} more rounds (rounds.jsonl)"] if more > 0 else [])]
 
@@ -192,25 +191,25 @@ def _curve(run: Result, most: int) -> dict[str, list[Any]]:
 
 def _row(label: str, of_method: Sequence[ReportRun], runs: Sequence[Result]) -> dict[str, Any]:
     """A method's row: for each figure, [mean over seeds, half its 95 % interval], or None if unknown."""
-    each: dict[str, list[float | None]] = defaultdict(list)
-    for one in of_method:
-        run = one.run
+    by_figure: dict[str, list[float | None]] = defaultdict(list)
+    for entry in of_method:
+        run = entry.run
         # Only if higher is better: shares of an error say nothing about fairness.
         last = list(run.values.values()) if run.metric.higher else []
         figures = {
-            **figures_of(run, one.gain),
+            **figures_of(run, entry.gain),
             "events": _events(run),
             "entropy": ranks.entropy(last) if last else None,
             "jain": ranks.jain(last) if last else None,
         }
         for name, value in figures.items():
-            each[name].append(value)
+            by_figure[name].append(value)
     return {
         "label": label,
         "seeds": len(of_method),
-        "given": list(dict.fromkeys(text for one in of_method for text in one.run.summary.get("given") or ())),
-        **{name: _over_seeds(values) for name, values in each.items()},
-        "adds": _adds([one.run for one in of_method], runs),
+        "given": list(dict.fromkeys(text for entry in of_method for text in entry.run.summary.get("given") or ())),
+        **{name: _over_seeds(values) for name, values in by_figure.items()},
+        "adds": _adds([entry.run for entry in of_method], runs),
     }
 
 
@@ -219,22 +218,22 @@ def _over_seeds(values: Sequence[float | None]) -> list[float] | None:
     return None if pair is None else [pair[0], student(len(values)) * pair[1]]
 
 
-def _adds(mine: Sequence[Result], runs: Sequence[Result]) -> list[float] | None:
+def _adds(of_method: Sequence[Result], runs: Sequence[Result]) -> list[float] | None:
     """[what communication adds to a method, half its interval]; None if a run of its control @self is missing."""
-    each = {}
-    for run in mine:
-        alone = counterpart(run, runs, run.method, "self")
-        if alone is not None and (better := run.gains(alone)):
-            each[run.seed] = better
-    adds = added(each) if len(each) == len(mine) else None
+    gains = {}
+    for run in of_method:
+        control = counterpart(run, runs, run.method, "self")
+        if control is not None and (gain := run.gains(control)):
+            gains[run.seed] = gain
+    adds = added(gains) if len(gains) == len(of_method) else None
     return None if adds is None else [adds.value, 0.0 if adds.high is None else adds.high - adds.value]
 
 
 def _events(run: Result) -> float | None:
     """In a risk task, the smallest number of events or of non-events at any client; None in other tasks."""
-    each = [min(one.events, len(one) - one.events) for id, one in run.outcomes.items()
-            if one.events is not None and id not in run.unseen]  # fmt: skip
-    return min(each, default=None)
+    rarer = [min(outcomes.events, len(outcomes) - outcomes.events) for id, outcomes in run.outcomes.items()
+            if outcomes.events is not None and id not in run.unseen]  # fmt: skip
+    return min(rarer, default=None)
 
 
 def _rounded(value: float | None) -> float | None:
@@ -250,7 +249,7 @@ def rerun(reported: Sequence[ReportRun]) -> dict[str, Any]:
 
     The command is empty if no command can do it, because samples came from a Python program.
     """
-    runs = [one.run for one in reported]
+    runs = [entry.run for entry in reported]
     # The command line cannot give labels to methods.
     labelled = any(run.label for run in runs)
     command, experiment = "", ""
@@ -268,14 +267,14 @@ def rerun(reported: Sequence[ReportRun]) -> dict[str, Any]:
         "needsData": not sources <= {None, "digits"},
         "runs": [
             {
-                "label": one.label,
-                "seed": one.run.seed,
-                "rounds": one.run.summary["rounds"],
-                **{name: one.run.summary.get(name) for name in ("engine", "dtype", "parameters")},
-                "precision": one.run.summary.get("precision", one.run.summary.get("dtype")),
-                "seconds": one.run.summary["seconds"]["total"],
+                "label": entry.label,
+                "seed": entry.run.seed,
+                "rounds": entry.run.summary["rounds"],
+                **{name: entry.run.summary.get(name) for name in ("engine", "dtype", "parameters")},
+                "precision": entry.run.summary.get("precision", entry.run.summary.get("dtype")),
+                "seconds": entry.run.summary["seconds"]["total"],
             }
-            for one in reported
+            for entry in reported
         ],
         "experiments": _different(reported, experiment),
         "versions": _different_tables([run.summary.get("versions") or {} for run in runs]),
@@ -303,10 +302,10 @@ def _comparison(runs: Sequence[Result]) -> tuple[str, str] | None:
 def _different(reported: Sequence[ReportRun], shown: str) -> list[dict[str, str]]:
     """Each method's experiment, except `shown`; experiments that differ only in the seed are joined."""
     by_settings: dict[str, tuple[str, str, list[int]]] = {}
-    for one in reported:
-        settings = one.run.settings
-        same = json.dumps([one.label, {**settings, "run": {**settings.get("run", {}), "seed": None}}], default=str)
-        by_settings.setdefault(same, (one.label, _experiment(one.run), []))[2].append(one.run.seed)
+    for entry in reported:
+        settings = entry.run.settings
+        same = json.dumps([entry.label, {**settings, "run": {**settings.get("run", {}), "seed": None}}], default=str)
+        by_settings.setdefault(same, (entry.label, _experiment(entry.run), []))[2].append(entry.run.seed)
     return [
         {"name": f"{label}, seed {', '.join(map(str, seeds))}", "text": text}
         for label, text, seeds in by_settings.values() if text and text != shown

@@ -120,11 +120,9 @@ def _separations(run: Result, features: Features, cloud: Cloud, round: int) -> d
     silhouettes: dict[str, float | None] = {"class": separation(points, cloud.label[of_clients].tolist())}
     silhouettes["planted"] = None if run.planted is None else separation(points, [run.planted[id] for id in ids])
     graphs = [at for at in run.graphs if at <= round]
-    groups = run.graph_at(max(graphs)).groups if graphs else None
-    grouped = [i for i, id in enumerate(ids) if groups and id in groups]
-    silhouettes["found"] = (
-        separation(points[grouped], [groups[ids[i]] for i in grouped]) if groups and grouped else None
-    )
+    groups = (run.graph_at(max(graphs)).groups if graphs else None) or {}
+    of_groups = [i for i, id in enumerate(ids) if id in groups]
+    silhouettes["found"] = separation(points[of_groups], [groups[ids[i]] for i in of_groups])
     return {name: None if value is None else float(f"{value:.4f}") for name, value in silhouettes.items()}
 
 

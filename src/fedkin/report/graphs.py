@@ -18,7 +18,7 @@ from fedkin.analysis.figures import class_overlap, correlation, mean_by_level
 from fedkin.graph import Graph
 from fedkin.graph.picture import places
 from fedkin.records.run import Result
-from fedkin.report.words import drawn_tests
+from fedkin.report.words import verdict_data
 
 Array = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
@@ -206,7 +206,7 @@ def graph_of(run: Result, ids: Sequence[str], runs: int = 1) -> dict[str, Any] |
         "perNode": per_node,
         "frames": frames,
         "allRounds": len(rounds),
-        "verdicts": drawn_tests(graph, named.get(round), number, run.rounds),
+        "verdicts": verdict_data(graph, named.get(round), number, run.rounds),
         "moves": follower.moves,
         "history": _history(named, until, number, runs) if named else None,
     }

@@ -12,9 +12,9 @@ from fedkin.records.comparison import COUNTED
 from fedkin.records.files import read_json
 from fedkin.records.reading import Form, checked
 from fedkin.report.html import NONE, part, render, small
-from fedkin.report.ranks import RULE
+from fedkin.report.runs import RULE
 from fedkin.report.sections import RISK_HEADS, missing_tables, risk_rows, traffic_tables
-from fedkin.report.units import megabytes
+from fedkin.report.units import megabytes, number_range
 from fedkin.report.words import LOCAL
 
 Data = Mapping[str, Any]
@@ -46,22 +46,18 @@ def page(data: Data, answer: dict[str, Any] | None = None) -> str:
 
 
 def _context(data: Mapping[str, Any]) -> str:
-    clients = sorted({len(federation["ids"]) for federation in data["federations"]})
-    rounds = sorted({run["rounds"] for run in data["rerun"]["runs"]})
+    clients = [len(federation["ids"]) for federation in data["federations"]]
+    rounds = [run["rounds"] for run in data["rerun"]["runs"]]
     seeds = data["seeds"]
     parts = [
-        f"{_range(clients)} client{'' if clients == [1] else 's'}",
-        f"{_range(rounds)} round{'' if rounds == [1] else 's'}",
+        f"{number_range(clients)} client{'' if {*clients} == {1} else 's'}",
+        f"{number_range(rounds)} round{'' if {*rounds} == {1} else 's'}",
         f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {', '.join(map(str, seeds))}",
         "methods " + ", ".join(method["title"] for method in data["methods"]),
     ]
     if data["scenario"]:
         parts.insert(0, f"scenario {data['scenario']}")
     return " · ".join(parts)
-
-
-def _range(numbers: Sequence[int]) -> str:
-    return f"{numbers[0]:,}" if len(numbers) == 1 else f"{numbers[0]:,} to {numbers[-1]:,}"
 
 
 # -- sections: the charts' places are empty until the script runs -----------------------------------------------------

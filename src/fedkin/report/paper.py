@@ -84,7 +84,7 @@ def _axes(wide: float, high: float) -> tuple[Any, Any]:
     return figure, figure.subplots()
 
 
-def _firsts(data: Data) -> list[Data]:
+def _first_seed_runs(data: Data) -> list[Data]:
     """The run with the lowest seed of each method."""
     first: dict[str, Data] = {}
     for run in sorted(data["runs"], key=lambda run: int(run["seed"])):
@@ -93,7 +93,7 @@ def _firsts(data: Data) -> list[Data]:
 
 
 def _style(data: Data, label: str) -> dict[str, Any]:
-    methods = {one["label"]: one["method"] for one in data["methods"]}
+    methods = {method["label"]: method["method"] for method in data["methods"]}
     if methods[label] in _OWN:
         colour, dash = _OWN[methods[label]]
         return {"color": colour, "linestyle": dash}
@@ -111,10 +111,10 @@ def _curves(data: Data) -> Figures:
     for label, title in titles_in(data).items():
         curves = [run["curve"] for run in data["runs"] if run["label"] == label and run["curve"].get("round")]
         by_round = [dict(zip(curve["round"], curve["mean"], strict=True)) for curve in curves]
-        rounds = [at for at in (by_round[0] if by_round else ()) if all(one.get(at) is not None for one in by_round)]
+        rounds = [at for at in (by_round[0] if by_round else ()) if all(row.get(at) is not None for row in by_round)]
         if not rounds:
             continue
-        values = [[scale * one[at] for one in by_round] for at in rounds]
+        values = [[scale * row[at] for row in by_round] for at in rounds]
         means, style = [statistics.fmean(each) for each in values], _style(data, label)
         axes.plot(rounds, means, label=title.replace("$", r"\$"), **style)
         if len(by_round) > 1:
@@ -135,7 +135,7 @@ def _curves(data: Data) -> Figures:
 def _gains(data: Data) -> Figures:
     """A bar for each client, from the largest loss to the largest gain, coloured by verdict, with its 95 % interval."""
     scale = 100 if data["metric"]["share"] else 1
-    for run in _firsts(data):
+    for run in _first_seed_runs(data):
         known = sorted((gain, client) for client, gain in enumerate(run["gain"] or ()) if gain is not None)
         if not known:
             continue
@@ -160,12 +160,12 @@ def _gains(data: Data) -> Figures:
             "Blue: surely gained (the interval is above 0); orange: surely hurt (below 0); grey: neither, or too few "
             "test samples."
         )
-        yield f"gains-{_named(run['label'])}", figure, caption
+        yield f"gains-{_file_name(run['label'])}", figure, caption
 
 
 def _graph(data: Data) -> Figures:
     """The last graph: clients coloured by group, with the strongest links."""
-    for run in _firsts(data):
+    for run in _first_seed_runs(data):
         if not run["graph"]:
             continue
         figure, axes = _axes(4, 4)
@@ -189,13 +189,13 @@ def _graph(data: Data) -> Figures:
             f"point is a client, its colour and shape its group; lines are each client's {graph['perNode']} strongest "
             "similarities."
         )
-        yield f"graph-{_named(run['label'])}", figure, caption
+        yield f"graph-{_file_name(run['label'])}", figure, caption
 
 
 _FIGURES = {"curves": _curves, "gains": _gains, "graph": _graph}
 
 
-def _named(label: str) -> str:
+def _file_name(label: str) -> str:
     return re.sub(r"[^A-Za-z0-9.=+-]+", "-", label).strip("-")
 
 

@@ -1,144 +1,26 @@
-"""The methods of a report: their names, gains over Local, and which differ significantly over seeds or federations."""
+"""How methods rank over seeds or federations, which differ significantly, and how evenly a metric is spread."""
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedkin.analysis.paired import LEAST_EVENTS, LEAST_SAMPLES
-from fedkin.analysis.ranking import LEAST_BLOCKS, Diagram, diagram
-from fedkin.errors import RunError, first_few
-from fedkin.methods import METHODS
-from fedkin.records.comparison import Gains, gains_over
-from fedkin.records.controls import control_of, counterpart, named
+from fedkin.analysis.ranking import ALPHA, LEAST_BLOCKS, Diagram, diagram
+from fedkin.errors import first_few
 from fedkin.records.run import Result
 from fedkin.report.html import render
+from fedkin.report.runs import comparison_name, titles_of
 from fedkin.settings import flat
 
-_ALPHA = 0.05
 _MOST_NAMED = 12  # up to this number of methods, all pairs are listed
-_NETWORKED = ("network", "peer")  # engines
-
-RULE = (
-    "Gained or hurt: the 95 % interval of the paired difference to Local, on the same test samples, is all above or "
-    "all below 0. Each client is judged separately: of 100 clients without any difference, about 5 get a wrong "
-    "verdict. "
-    f"Too few: less than {LEAST_EVENTS} events or {LEAST_EVENTS} others in a risk task, less than {LEAST_SAMPLES} test "
-    "samples in other tasks."
-)
 
 
-# -- names -------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class ReportRun:
-    """A run in a report. label, title: of its method in the report; gain: its clients' gain over Local, if it ran."""
-
-    run: Result
-    label: str
-    title: str
-    gain: Gains | None
-
-
-def report_runs(runs: Sequence[Result]) -> list[ReportRun]:
-    """The runs with their labels, titles and gains; runs: from distinct folders."""
-    labels = labels_of(runs)
-    titles = titles_of(runs, labels)
-    return [ReportRun(run, label, titles[label], gains_of(run, runs)) for run, label in zip(runs, labels, strict=True)]
-
-
-def labels_of(runs: Sequence[Result]) -> list[str]:
-    """The label of each run's method: its name here, plus its folder if several runs have this name and seed.
-
-    No two runs have the same label and seed. runs: from distinct folders.
-    """
-    names = [called(run) for run in runs]
-    taken = Counter((name, run.seed) for name, run in zip(names, runs, strict=True))
-    twice = {name for (name, _), times in taken.items() if times > 1}
-    labels = list(names)
-    for name in twice:
-        numbers = [number for number, other in enumerate(names) if other == name]
-        folders = [(runs[number].folder or Path()).resolve() for number in numbers]
-        # The parent folder distinguishes runs of several comparisons, unless it holds a seed twice.
-        beside = Counter((folder.parent, runs[number].seed) for folder, number in zip(folders, numbers, strict=True))
-        places = folders if max(beside.values()) > 1 else [folder.parent for folder in folders]
-        common = os.path.commonpath(places)
-        for number, place in zip(numbers, places, strict=True):
-            labels[number] = f"{name} ({place.relative_to(common).as_posix()})"
-    return labels
-
-
-def called(run: Result) -> str:
-    """The name of a run in its comparison: its label, or else its method and control."""
-    control = control_of(run)
-    return run.label or (run.method if control is None else named(run.method, control))
-
-
-def titles_of(runs: Sequence[Result], labels: Sequence[str]) -> dict[str, str]:
-    """Titles by label, in the given order: the method's name in its paper, with the label's addition."""
-    titles = {}
-    for run, label in zip(runs, labels, strict=True):
-        title = str(METHODS[run.method].title) if run.method in METHODS else run.method
-        rest = label.removeprefix(run.label or run.method)
-        titles[label] = f"{title} ({run.label}){rest}" if run.label else title + rest
-    return titles
-
-
-# -- gains over Local, and how evenly a metric is spread ---------------------------------------------------------------
-
-
-def gains_of(run: Result, runs: Sequence[Result]) -> Gains | None:
-    """Gains over the comparable run of Local; None for Local itself, and without such a run or a common client."""
-    alone = None if run.method == "local" else counterpart(run, runs, "local")
-    try:
-        return None if alone is None else gains_over(run, alone)
-    except ValueError as error:
-        folders = f"{run.folder} and {alone and alone.folder}"
-        raise RunError(f"{folders}: {error}; both must be as they were written") from None
-
-
-def verdicts_of(run: Result, runs: Sequence[Result], gains: Gains | None, ids: Sequence[str]) -> dict[str, Any] | None:
-    """For each client, in the order of `ids`: interval of its metric, events, and interval and verdict of its gain.
-
-    "withheld": why no gain has a verdict; empty if gains have verdicts. None if nothing is known about any client.
-    """
-    seen = {id: one for id, one in run.outcomes.items() if id not in run.unseen}
-    intervals = {id: bounds for id, bounds in run.intervals().items() if id not in run.unseen}
-    differences = {} if gains is None else gains.sure
-    alone = None if gains is None else counterpart(run, runs, "local")
-    withheld = "" if alone is None else _withheld(run) or _withheld(alone)
-    columns = {
-        "own": [_rounded(intervals.get(id)) for id in ids],
-        "events": [seen[id].events if id in seen else None for id in ids],
-        "gain": [_rounded(differences[id][0][1:3]) if id in differences else None for id in ids],
-        "verdict": [differences[id][1] if id in differences else None for id in ids],
-        "withheld": withheld,
-    }
-    return columns if seen or withheld or intervals else None
-
-
-def _withheld(run: Result) -> str:
-    """Explain why outcomes of single test samples are unknown; empty if they are known."""
-    if run.outcomes:
-        return ""
-    if run.summary.get("engine") in _NETWORKED:
-        return "no per-sample outcomes leave a client over a network"
-    return "no per-sample outcomes were kept"
-
-
-def _rounded(bounds: Sequence[float | int | None] | None) -> list[float] | None:
-    if bounds is None or None in bounds:
-        return None
-    return [round(float(end), 6) for end in bounds if end is not None]
+# -- how evenly a metric is spread over clients ------------------------------------------------------------------------
 
 
 def jain(values: Sequence[float]) -> float | None:
@@ -193,24 +75,24 @@ class Ranking(NamedTuple):
         diagram = self.diagram
         if diagram is None:
             return self.why
-        if diagram.friedman is None or diagram.friedman > _ALPHA:
+        if diagram.friedman is None or diagram.friedman > ALPHA:
             return tests_text(diagram)
         best = diagram.methods[0]
         near = [name for name in next((group for group in diagram.groups if best in group), ()) if name != best]
         apart = f"not told apart from it: {first_few(near, 3)}" if near else "told apart from all others"
         pairs = math.comb(len(diagram.methods), 2)
-        return f"best mean rank: {best}, {apart} (Nemenyi, alpha = {_ALPHA:g}, corrected for {pairs} pairs)"
+        return f"best mean rank: {best}, {apart} (Nemenyi, alpha = {ALPHA:g}, corrected for {pairs} pairs)"
 
 
 def tests_text(diagram: Diagram) -> str:
     """The result of the tests in words, with the level and the number of tests that it is corrected for."""
-    alpha = f"alpha = {_ALPHA:g}"
+    alpha = f"alpha = {ALPHA:g}"
     if diagram.friedman is None:
         p = float(diagram.p[0, 1])
-        apart = "are told apart" if p <= _ALPHA else "cannot be told apart"
+        apart = "are told apart" if p <= ALPHA else "cannot be told apart"
         return f"{' and '.join(diagram.methods)} {apart} (Wilcoxon's signed-rank test, p {_p(p)}, {alpha}, 1 test)"
     text = f"Friedman's test of equal ranks: p {_p(diagram.friedman)} ({alpha})"
-    if diagram.friedman > _ALPHA:
+    if diagram.friedman > ALPHA:
         return f"{text}, so that no method can be told apart from another"
     pairs = math.comb(len(diagram.methods), 2)
     near = "; ".join(", ".join(group) for group in diagram.groups)
@@ -223,7 +105,7 @@ def tests_text(diagram: Diagram) -> str:
 
 def entries(runs: Sequence[Result]) -> list[Entry]:
     """The runs by method and federation; if a method ran with several settings, each setting counts as a method."""
-    names = [called(run) for run in runs]
+    names = [comparison_name(run) for run in runs]
     where = [_federation(run) for run in runs]
     taken = Counter((name, at, run.seed) for name, at, run in zip(names, where, runs, strict=True))
     twice = {name for (name, _, _), times in taken.items() if times > 1}
@@ -241,7 +123,7 @@ def _federation(run: Result) -> str:
 
 def _variant(run: Result, runs: Sequence[Result]) -> str:
     """The settings that distinguish a run from the other runs of its method."""
-    settings = [_method_settings(other) for other in runs if called(other) == called(run)]
+    settings = [_method_settings(other) for other in runs if comparison_name(other) == comparison_name(run)]
     values = _method_settings(run)
     paths = [path for path in values if len({str(one.get(path)) for one in settings}) > 1]
     text = ", ".join(f"{path.rpartition('.')[2]}={values[path]}" for path in paths)
@@ -252,7 +134,7 @@ def _method_settings(run: Result) -> dict[str, Any]:
     return flat({name: run.settings.get(name, {}) for name in ("method", "model", "training")})
 
 
-def tested(results: Mapping[str, Mapping[int, Result]]) -> list[str]:
+def ranking_lines(results: Mapping[str, Mapping[int, Result]]) -> list[str]:
     """The comparison of methods on one federation, as [line]; empty for one method. results: by method and seed."""
     runs = [(method, seed, run) for method, by_seed in results.items() for seed, run in by_seed.items()]
     comparison = ranking(

@@ -116,7 +116,7 @@ def claim_rows(table: PaperTable, done: Sequence[FinishedPart], kept: Iterable[C
     return rows
 
 
-def merged(
+def merge_results(
     table: PaperTable, done: Sequence[FinishedPart], figures: Sequence[Cells], claims: Sequence[Cells]
 ) -> tuple[list[Cells], list[dict[str, str]]]:
     """Merge `done` into a page's figures and verdicts; returns both. Other rows and federations are kept.
@@ -220,12 +220,12 @@ def read_pages(
     if not path.exists():
         return [], []
     if _read(path).partition(HOW)[2].strip() != how.partition(HOW)[2].strip():
-        raise _other(path, "its settings are not those of this definition")
+        raise _other_definition(path, "its settings are not those of this definition")
     rows = [row for row in csv_rows(_read(figures)) if row["federation"] not in without]
     for part in table.federation:
         names = list(dict.fromkeys(row["row"] for row in rows if row["federation"] == part.name))
         if names != [name for name in table.names(planted=True) if name in names]:
-            raise _other(path, f"its rows for {part.name!r} are not those of this definition")
+            raise _other_definition(path, f"its rows for {part.name!r} are not those of this definition")
     return rows, [row for row in csv_rows(_read(claims)) if row["federation"] not in without]
 
 
@@ -240,7 +240,7 @@ def _read(path: Path) -> str:
         raise ConfigError(f"{path}: cannot be read: {error}") from None
 
 
-def _other(page: Path, why: str) -> ConfigError:
+def _other_definition(page: Path, why: str) -> ConfigError:
     return ConfigError(
         f"{page}: written from another definition ({why}), so what it says of the other federations cannot be kept; "
         "run all of them (without --federation), or choose another folder with --pages"
@@ -265,7 +265,7 @@ def page(table: PaperTable, figures: Sequence[Cells], claims: Sequence[Cells], h
         lines += ["**A quick run, to test the command: its figures say nothing about the methods.**", ""]
     claims_link = "" if table.paper is None else f", [the paper's claims](index.md#{table.paper.lower()})"
     lines += [f"{_AFTER} ({_LEGEND}{claims_link}).", ""]
-    lines += [*(f"- {each}" for each in _learned(table, by_part, claims)), ""]
+    lines += [*(f"- {each}" for each in _summary_sentences(table, by_part, claims)), ""]
     if table.apart:
         what = "What was run" if table.paper is None else "What differs from the paper"
         lines += [f"{what}: {table.apart}", ""]
@@ -279,7 +279,7 @@ def page(table: PaperTable, figures: Sequence[Cells], claims: Sequence[Cells], h
     return "\n".join([*lines, how])
 
 
-def _learned(table: PaperTable, by_part: Mapping[str, Sequence[Cells]], claims: Sequence[Cells]) -> list[str]:
+def _summary_sentences(table: PaperTable, by_part: Mapping[str, Sequence[Cells]], claims: Sequence[Cells]) -> list[str]:
     """Up to four sentences: length of runs, number of claims that hold, the best method, and where exchange adds."""
     counts = {word: sum(row["verdict"] == word for row in claims) for word in _COUNTED}
     sentences = []
@@ -292,7 +292,7 @@ def _learned(table: PaperTable, by_part: Mapping[str, Sequence[Cells]], claims: 
     best: list[str] = []
     adds: dict[str, str] = {}
     for part, rows in by_part.items():
-        known = _by("row", [row for row in rows if split_control(row["row"])[1] is None and row.get("mean")])
+        known = _group_by("row", [row for row in rows if split_control(row["row"])[1] is None and row.get("mean")])
         if not known:
             continue
         metric = METRICS[rows[0]["metric"]]
@@ -325,7 +325,7 @@ def _shared(texts: Mapping[str, str]) -> dict[str, str]:
 def _figures(part: Part, rows: Sequence[Cells], table: PaperTable) -> list[str]:
     """One line per row of a federation, with its controls' means."""
     metric, share = METRICS[rows[0]["metric"]], METRICS[rows[0]["metric"]].share
-    by_row = _by("row", rows)
+    by_row = _group_by("row", rows)
     controls = [one for one in CONTROLS[1:] if any(split_control(name)[1] == one for name in by_row)]
     optional = [name for name in ("unseen", "worst10", "ari") if any(row.get(name) for row in rows)]
     titles = {"unseen": "unseen", "worst10": "worst 10 %", "ari": "ARI"}
@@ -336,7 +336,7 @@ def _figures(part: Part, rows: Sequence[Cells], table: PaperTable) -> list[str]:
         if split_control(name)[1] is not None:
             continue
         cells.append([
-            name + "*" * bool(of[0]["border"]) + _given(table, name, of),
+            name + "*" * bool(of[0]["border"]) + _prior_knowledge(table, name, of),
             _spread([row["mean"] for row in of if row.get("mean")], share), of[0]["paper"],
             "" if name == "local" else _added(of[0], "gain", share),
             "" if name == "local" else _added(of[0], "adds", share),
@@ -453,7 +453,7 @@ def _rates(part: Part, table: PaperTable, presets: Path) -> str:
     return ", ".join(f"{rate:g}" for rate in sorted(rates))
 
 
-def _given(table: PaperTable, name: str, rows: Sequence[Cells]) -> str:
+def _prior_knowledge(table: PaperTable, name: str, rows: Sequence[Cells]) -> str:
     """The prior knowledge given to a row, in brackets; a tuned number of groups is no prior knowledge."""
     row, _ = table.row_of(name)
     tuned = table.tune is not None and "method.clusters" in tunables(METHODS[row.method], "method")
@@ -461,7 +461,7 @@ def _given(table: PaperTable, name: str, rows: Sequence[Cells]) -> str:
     return "" if not told or (tuned and "method.clusters" not in row.set) else f" ({', '.join(told)})"
 
 
-def _by(name: str, rows: Iterable[Cells]) -> dict[str, list[Cells]]:
+def _group_by(name: str, rows: Iterable[Cells]) -> dict[str, list[Cells]]:
     """Group rows by their value in this column."""
     lines: dict[str, list[Cells]] = {}
     for row in rows:
@@ -519,7 +519,7 @@ def index(tables: Mapping[str, PaperTable], claims: Mapping[str, str]) -> str:
             notes = "; ".join(filter(None, (_length(several), f"ours: {ours}" if ours else "")))
             lines = [f"**{title}**{f' ({notes})' if notes else ''}", "", *_claims(table, theirs)]
             pages.setdefault(table.paper, []).extend([*lines, ""] if lines[-1] else lines)
-        for text, of in _by("claim", theirs).items():
+        for text, of in _group_by("claim", theirs).items():
             if (verdict := of[0]["verdict"]).startswith(_UNTESTED):
                 figure = f" (paper: {of[0]['paper']})" if of[0]["paper"] else ""
                 why = verdict.removeprefix(_UNTESTED)

@@ -17,8 +17,8 @@ from fedkin.engines.results import SERVER, Missing
 from fedkin.records.outcomes import risks_in
 from fedkin.records.run import Result
 from fedkin.report.html import NONE, small
-from fedkin.report.ranks import ReportRun
-from fedkin.report.units import half_interval, megabytes
+from fedkin.report.runs import ReportRun
+from fedkin.report.units import half_interval, megabytes, number_range
 
 # -- calibration of predicted risks ------------------------------------------------------------------------------------
 
@@ -42,14 +42,14 @@ def risks_of(run: Result) -> dict[str, Any] | None:
     bins: [mean risk, share of events, its interval, samples] of 2 to 10 groups of about equal size, by risk. slope and
     large: with Wald's intervals, None if undefined. net: the net benefit at the thresholds 0.01 to 0.99.
     """
-    if (pair := risks_in(one for id, one in run.outcomes.items() if id not in run.unseen)) is None:
+    if (pair := risks_in(outcomes for id, outcomes in run.outcomes.items() if id not in run.unseen)) is None:
         return None
     risks, labels = pair
     fit, share, events = calibration(risks, labels), float(labels.mean()), int(labels.sum())
     points = min(_POINTS, max(2, min(events, len(labels) - events) // _EVENTS_OF_A_POINT))
     return {
         "n": len(labels), "events": events, "brier": brier(risks, labels), "none": share * (1 - share),
-        "bins": [[round(value, 6) for value in one[:4]] + [one.n] for one in curve(risks, labels, points)],
+        "bins": [[round(value, 6) for value in bin[:4]] + [bin.n] for bin in curve(risks, labels, points)],
         "net": [round(value, 6) for value in decision_curve(risks, labels).tolist()],
         "slope": fit and [fit.slope, *fit.slope_interval], "large": fit and [fit.large, *fit.large_interval],
     }  # fmt: skip
@@ -59,16 +59,17 @@ def risk_rows(runs: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> l
     """The table's rows, one per method: means over seeds, with intervals (`over_seeds`)."""
     rows = []
     for label, title in titles.items():
-        mine = [run["risks"] for run in runs if run["label"] == label and run["risks"]]
-        if mine:
-            score = [one["brier"] for one in mine]
+        risks = [run["risks"] for run in runs if run["label"] == label and run["risks"]]
+        if risks:
+            score = [risk["brier"] for risk in risks]
             mean = f"{statistics.fmean(score):.4f}"
-            cells = [_range([one[name] for one in mine]) for name in ("n", "events")]
+            cells = [number_range([risk[name] for risk in risks]) for name in ("n", "events")]
             cells += [
-                small(mean, f"± {half_interval(score):.4f}") if len(mine) > 1 else mean,
-                f"{statistics.fmean(one['none'] for one in mine):.4f}",
+                small(mean, f"± {half_interval(score):.4f}") if len(risks) > 1 else mean,
+                f"{statistics.fmean(risk['none'] for risk in risks):.4f}",
             ]
-            rows.append([title, *cells, *(_with_interval([one[name] for one in mine]) for name in ("slope", "large"))])
+            cells += [_with_interval([risk[name] for risk in risks]) for name in ("slope", "large")]
+            rows.append([title, *cells])
     return rows
 
 
@@ -89,11 +90,6 @@ def over_seeds(fits: Sequence[Sequence[float]]) -> tuple[float, Interval]:
     between = statistics.variance(values) if len(values) > 1 else 0.0
     half = z * math.sqrt(within + (1 + 1 / len(values)) * between)
     return mean, Interval(mean - half, mean + half)
-
-
-def _range(values: Sequence[int]) -> str:
-    low, high = min(values), max(values)
-    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def _with_interval(fits: Sequence[Sequence[float] | None]) -> str:
@@ -144,7 +140,7 @@ def phases_of(by_label: Mapping[str, Sequence[ReportRun]]) -> list[dict[str, Any
     """Each method's phases, mean over its runs; `once`: whether the phase is `once` in all runs that have it."""
     rows = []
     for label, reported in by_label.items():
-        runs = [one.run for one in reported]
+        runs = [entry.run for entry in reported]
         by_phase: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
         for phase in (phase for run in runs for phase in phases_in(run)):
             by_phase[phase["phase"], phase["way"]].append(phase)
@@ -154,7 +150,7 @@ def phases_of(by_label: Mapping[str, Sequence[ReportRun]]) -> list[dict[str, Any
             rows.append({
                 "label": label, "phase": name, "way": way, "once": all(phase["once"] for phase in same),
                 "rounds": statistics.fmean(phase["rounds"] for phase in same), "ofRounds": rounds, "clients": clients,
-                **{each: sum(phase[each] for phase in same) / len(runs) for each in ("messages", "bytes", "floats")},
+                **{what: sum(phase[what] for phase in same) / len(runs) for what in ("messages", "bytes", "floats")},
             })  # fmt: skip
     return rows
 
@@ -172,12 +168,12 @@ def traffic_tables(phases: Sequence[Mapping[str, Any]], titles: Mapping[str, str
     ]
     rows = []
     for label in dict.fromkeys(phase["label"] for phase in phases):
-        mine = [phase for phase in phases if phase["label"] == label]
+        of_method = [phase for phase in phases if phase["label"] == label]
         once, again = (
-            {what: sum(phase[what] for phase in mine if phase["once"] is kind) for what in ("bytes", "floats")}
+            {what: sum(phase[what] for phase in of_method if phase["once"] is kind) for what in ("bytes", "floats")}
             for kind in (True, False)
         )
-        clients, rounds = mine[0]["clients"], mine[0]["ofRounds"]
+        clients, rounds = of_method[0]["clients"], of_method[0]["ofRounds"]
         total = once["bytes"] + again["bytes"]
         rows.append([
             titles[label], _both(once, clients), _both(once), _both(again, rounds), _both(again, clients),
@@ -186,12 +182,12 @@ def traffic_tables(phases: Sequence[Mapping[str, Any]], titles: Mapping[str, str
     names = ("method", "phase", "way", "when", "messages", "bytes", "bytes a client", "floats", "floats a client")
     every = [
         [
-            titles[one["label"]], one["phase"], _WAYS[one["way"]],
-            "once" if one["once"] else f"in {one['rounds']:,.0f} of {one['ofRounds']:,.0f} rounds",
-            f"{one['messages']:,.0f}", megabytes(one["bytes"]), megabytes(one["bytes"] / one["clients"]),
-            f"{one['floats']:,.0f}", f"{one['floats'] / one['clients']:,.0f}",
+            titles[phase["label"]], phase["phase"], _WAYS[phase["way"]],
+            "once" if phase["once"] else f"in {phase['rounds']:,.0f} of {phase['ofRounds']:,.0f} rounds",
+            f"{phase['messages']:,.0f}", megabytes(phase["bytes"]), megabytes(phase["bytes"] / phase["clients"]),
+            f"{phase['floats']:,.0f}", f"{phase['floats'] / phase['clients']:,.0f}",
         ]
-        for one in phases
+        for phase in phases
     ]  # fmt: skip
     return {"heads": heads, "rows": rows, "names": names, "every": every}
 
@@ -206,21 +202,22 @@ def _both(amount: Mapping[str, float], parts: float = 1) -> str:
 def missing_of(reported: Sequence[ReportRun]) -> list[dict[str, Any]]:
     """The missing messages of each run that has any."""
     return [
-        {"label": one.label, "seed": one.run.seed, **one.run.summary["missing"]}
-        for one in reported if one.run.summary.get("missing")
+        {"label": entry.label, "seed": entry.run.seed, **entry.run.summary["missing"]}
+        for entry in reported if entry.run.summary.get("missing")
     ]  # fmt: skip
 
 
 def missing_tables(missing: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> dict[str, Any]:
     """The numbers of missing messages of each kind, and the clients that failed or whose messages were refused."""
-    kinds = [kind for kind in Missing if any(kind in one["kinds"] for one in missing)]
+    kinds = [kind for kind in Missing if any(kind in entry["kinds"] for entry in missing)]
     rows = [
-        (titles[one["label"]], one["seed"], *(f"{one['kinds'].get(kind, 0):,}" for kind in kinds)) for one in missing
+        (titles[entry["label"]], entry["seed"], *(f"{entry['kinds'].get(kind, 0):,}" for kind in kinds))
+        for entry in missing
     ]
     clients = [
-        (titles[one["label"]], one["seed"], id, f"{first['count']:,}", f"{first['round']:,}", first["phase"],
+        (titles[entry["label"]], entry["seed"], id, f"{first['count']:,}", f"{first['round']:,}", first["phase"],
          first["reason"])
-        for one in missing for id, first in one["clients"].items()
+        for entry in missing for id, first in entry["clients"].items()
     ]  # fmt: skip
     heads = ["method", "seed", *((kind, f"messages {kind.text}") for kind in kinds)]
     return {"heads": heads, "rows": rows, "clients": clients[:_ROWS]}
@@ -228,17 +225,19 @@ def missing_tables(missing: Sequence[Mapping[str, Any]], titles: Mapping[str, st
 
 def measures_of(by_label: Mapping[str, Sequence[ReportRun]]) -> dict[str, Any] | None:
     """Further metrics (`run.metrics`): a table of methods and a table of clients; None if no run has any."""
-    measured = {label: [one.run.summary.get("metrics") or {} for one in runs] for label, runs in by_label.items()}
-    metrics = {name: one for each in measured.values() for run in each for name, one in run.items()}
+    measured = {label: [entry.run.summary.get("metrics") or {} for entry in runs] for label, runs in by_label.items()}
+    metrics = {name: metric for each in measured.values() for run in each for name, metric in run.items()}
     if not metrics:
         return None
     # Each client's values with the first seed.
-    first = {(label, name): mine[0].get(name, {}).get("values", {}) for label, mine in measured.items()
+    first = {(label, name): of_method[0].get(name, {}).get("values", {}) for label, of_method in measured.items()
              for name in metrics}  # fmt: skip
     ids = sorted({id for values in first.values() for id in values})
     return {
-        "heads": [f"{one['title']}, {'higher' if one['higher'] else 'lower'} is better" for one in metrics.values()],
-        "rows": [[label, *(_over_seeds(mine, name) for name in metrics)] for label, mine in measured.items()],
+        "heads": [
+            f"{metric['title']}, {'higher' if metric['higher'] else 'lower'} is better" for metric in metrics.values()
+        ],
+        "rows": [[label, *(_over_seeds(of_method, name) for name in metrics)] for label, of_method in measured.items()],
         "columns": [f"{label}: {name}" for label, name in first],
         "clients": [
             [id, *("–" if (value := values.get(id)) is None else f"{value:.3f}" for values in first.values())]
@@ -252,7 +251,7 @@ def _over_seeds(runs: Sequence[Mapping[str, Any]], name: str) -> str:
     known = [run[name] for run in runs if name in run and run[name].get("mean") is not None]
     if len(known) < len(runs):
         return "–"
-    means = [one["mean"] for one in known]
+    means = [metric["mean"] for metric in known]
     spread = f" ± {half_interval(means):.3f}" if len(means) > 1 else ""
-    worst = statistics.fmean(one["worst10"] for one in known)
+    worst = statistics.fmean(metric["worst10"] for metric in known)
     return f"{statistics.fmean(means):.3f}{spread} (worst 10 %: {worst:.3f})"

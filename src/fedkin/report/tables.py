@@ -114,14 +114,14 @@ def comparison(rows: Sequence[Mapping[str, Any]]) -> Group:
         legend.append(f"*given: {', '.join(given)}")
     title = f"test {metric.title} over clients, {over_seeds}"
     methods = [row["method"] for row in rows]
-    parts = _that_fit(shown, max(map(len, methods)))
+    parts = _split_columns(shown, max(map(len, methods)))
     return Group(*(
-        _part(methods, part, title if part is parts[0] else None, "; ".join(legend) if part is parts[-1] else None)
+        _table(methods, part, title if part is parts[0] else None, "; ".join(legend) if part is parts[-1] else None)
         for part in parts
     ))  # fmt: skip
 
 
-def _that_fit(columns: Mapping[str, list[str]], first: int) -> list[dict[str, list[str]]]:
+def _split_columns(columns: Mapping[str, list[str]], first: int) -> list[dict[str, list[str]]]:
     """Split the columns into as few tables of 80 characters as possible; first: the width of the methods' names."""
     parts: list[dict[str, list[str]]] = [{}]
     left = _WIDTH - max(first, len("method"))
@@ -135,7 +135,7 @@ def _that_fit(columns: Mapping[str, list[str]], first: int) -> list[dict[str, li
     return parts
 
 
-def _part(names: Sequence[str], columns: Mapping[str, list[str]], title: str | None, caption: str | None) -> Table:
+def _table(names: Sequence[str], columns: Mapping[str, list[str]], title: str | None, caption: str | None) -> Table:
     table = _titled_table(title, caption, ["method", *columns])
     for cells in zip(names, *columns.values(), strict=True):
         table.add_row(*cells)
@@ -153,7 +153,7 @@ def _titled_table(title: str | None, caption: str | None, heads: Sequence[str]) 
     return table
 
 
-def profiled(summary: Mapping[str, Any]) -> Table:
+def time_table(summary: Mapping[str, Any]) -> Table:
     """How a run spent its time; the rest, without a row, is set-up, sampling and averaging outside the flows."""
     titles = {"local": "local training", "graph": "server and graph", "evaluate": "evaluation", "messages": "messages",
               "records": "records", "checkpoint": "checkpoints"}  # fmt: skip

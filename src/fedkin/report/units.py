@@ -19,13 +19,23 @@ def megabytes(count: float) -> str:
     return f"{count:.0f} B" if count else "0"
 
 
-def many(number: int, word: str) -> str:
+def plural(number: int, word: str) -> str:
     """A number with its noun.
 
-    >>> many(1, "client"), many(9000, "client")
+    >>> plural(1, "client"), plural(9000, "client")
     ('1 client', '9,000 clients')
     """
     return f"{number:,} {word}" + ("" if number == 1 else "s")
+
+
+def number_range(numbers: Sequence[int]) -> str:
+    """The smallest and the largest of these numbers, or one number if all are equal.
+
+    >>> number_range([1200, 7]), number_range([7, 7])
+    ('7 to 1,200', '7')
+    """
+    low, high = min(numbers), max(numbers)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def student(count: int) -> float:

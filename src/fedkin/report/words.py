@@ -18,8 +18,8 @@ from fedkin.records import reading
 from fedkin.records.comparison import Gains
 from fedkin.records.files import read_json
 from fedkin.records.run import Result
-from fedkin.report.ranks import ReportRun
-from fedkin.report.units import many
+from fedkin.report.runs import ReportRun
+from fedkin.report.units import plural
 from fedkin.tasks import Metric
 
 LOCAL, FEDAVG = "local", "fedavg"
@@ -63,20 +63,20 @@ class Subject:
         """Choose the best method other than Local and FedAvg: on held-out data if a tuning judged all, else on test."""
         means: dict[str, float | None] = {}
         for label, reported in by_label.items():
-            values: list[Any] = [one.run.figures.get("mean") for one in reported]
+            values: list[Any] = [entry.run.figures.get("mean") for entry in reported]
             means[label] = None if None in values else statistics.fmean(values)
         methods = {label: reported[0].run.method for label, reported in by_label.items()}
         # A control only serves to judge its method.
         methods = {label: method for label, method in methods.items() if "@" not in label} or methods
         others = [label for label, method in methods.items() if method not in (LOCAL, FEDAVG)]
         candidates = others or [label for label, method in methods.items() if method == FEDAVG] or list(methods)
-        held = _validation([one.run for reported in by_label.values() for one in reported], others)
-        judged = means if held is None else dict.fromkeys(by_label) | held.means
+        validation = _validation([entry.run for reported in by_label.values() for entry in reported], others)
+        judged = means if validation is None else dict.fromkeys(by_label) | validation.means
         chosen = _best({label: by_label[label][0].run for label in candidates}, judged)
-        mine = by_label[chosen]
+        of_method = by_label[chosen]
         return cls(
-            chosen, mine[0].title, [one.run for one in mine], [one.gain for one in mine], len(others),
-            _TEST if held is None else _on(held), means,
+            chosen, of_method[0].title, [entry.run for entry in of_method], [entry.gain for entry in of_method],
+            len(others), _TEST if validation is None else _validation_text(validation), means,
         )  # fmt: skip
 
     @property
@@ -113,7 +113,7 @@ def headline(about: Subject) -> str:
     gains = about.known_gains()
     if not gains:
         return f"{title} reaches a mean {about.metric.title} of {_value(about.mean, about.metric)} over clients."
-    total, surely, (better, worse, *_) = _fates(gains)
+    total, surely, (better, worse, *_) = _gain_counts(gains)
     mean = f"mean {about.metric.title} {_value(about.mean, about.metric)}"
     return f"{title}: {better} of {total} clients {surely}gain over training alone, {worse} {surely}lose; {mean}."
 
@@ -132,12 +132,12 @@ def _who_gains(about: Subject) -> str:
     metric, gains = about.metric, about.known_gains()
     seeds = f" (means over {len(about.runs)} seeds)" if len(about.runs) > 1 else ""
     if about.mean is None:
-        return f"{many(about.clients, 'client')} without test data"
+        return f"{plural(about.clients, 'client')} without test data"
     if not gains:
-        text = f"mean test {metric.title} {_value(about.mean, metric)} over {many(about.clients, 'client')}{seeds}"
+        text = f"mean test {metric.title} {_value(about.mean, metric)} over {plural(about.clients, 'client')}{seeds}"
         return text if about.runs[0].method == LOCAL else f"{text}, without a comparable run of Local to say who gains"
-    total, surely, (better, worse, apart, few) = _fates(gains)
-    need = "events" if any(one.events is not None for one, _ in gains[0].sure.values()) else "test samples"
+    total, surely, (better, worse, apart, few) = _gain_counts(gains)
+    need = "events" if any(delta.events is not None for delta, _ in gains[0].sure.values()) else "test samples"
     lose = "surely hurt" if surely else "lose"
     text = f"{better} of {total} clients {surely}gain over training alone, {worse} {lose}"
     text += f", {apart} cannot be told apart" if apart != "0" else ""
@@ -145,7 +145,7 @@ def _who_gains(about: Subject) -> str:
     return f"{text}{seeds}, {_mean_gain(gains, metric)}"
 
 
-def _fates(gains: Sequence[Gains]) -> tuple[str, str, list[str]]:
+def _gain_counts(gains: Sequence[Gains]) -> tuple[str, str, list[str]]:
     """(number of clients, "surely " if they have verdicts, [better, worse, not told apart, too few samples]).
 
     Numbers are means over the runs.
@@ -175,18 +175,20 @@ def _groups(runs: Sequence[Result]) -> str:
     given = ", ".join(dict.fromkeys(text for run in runs for text in run.summary.get("given") or ()))
     if any(groups.get("found") is None for groups in summaries) or not all(run.graphs for run in runs):
         return f"told: {given}" if given else ""
-    tested = [told for run in runs if (told := told_of(run)) is not None]
-    against = _against([groups.get("ari") for groups in summaries])
+    tested = [findings for run in runs if (findings := findings_of(run)) is not None]
+    against = _agreement([groups.get("ari") for groups in summaries])
     if len(tested) == len(runs):
-        text = in_words(tested, against)
+        text = findings_text(tested, against)
     else:
         counts = sorted({int(groups["found"]) for groups in summaries})
-        text = f"{many(counts[-1], 'group')} found" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} groups found"
+        text = (
+            f"{plural(counts[-1], 'group')} found" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} groups found"
+        )
         text += against
     return f"{text} ({given})" if given else text
 
 
-def _against(ari: Sequence[float | None]) -> str:
+def _agreement(ari: Sequence[float | None]) -> str:
     known = [value for value in ari if value is not None]
     if len(known) < len(ari):
         return ""
@@ -219,14 +221,14 @@ def _best(candidates: Mapping[str, Result], means: Mapping[str, float | None]) -
         for label, run in candidates.items()
     }
     best = [label for label in candidates if worth[label] == max(worth.values())]
-    return next((label for label in best if len(best) > 1 and told_of(candidates[label]) is not None), best[0])
+    return next((label for label in best if len(best) > 1 and findings_of(candidates[label]) is not None), best[0])
 
 
 def _validation(runs: Sequence[Result], candidates: Sequence[str]) -> reading.Validation | None:
     """The results of a tuning, stored next to the runs; None unless it judged every candidate."""
     homes = {run.folder.resolve().parent for run in runs if run.folder is not None}
-    held = validation_in(homes.pop()) if len(homes) == 1 else None
-    return held if held is not None and set(candidates) <= set(held.means) else None
+    validation = validation_in(homes.pop()) if len(homes) == 1 else None
+    return validation if validation is not None and set(candidates) <= set(validation.means) else None
 
 
 def validation_in(folder: Path) -> reading.Validation | None:
@@ -237,19 +239,20 @@ def validation_in(folder: Path) -> reading.Validation | None:
     return reading.Validation(**reading.checked(reading.Validation, read_json(path), path))
 
 
-def _on(held: reading.Validation) -> str:
-    what, _, share = held.hold_out.partition(":")
+def _validation_text(validation: reading.Validation) -> str:
+    what, _, share = validation.hold_out.partition(":")
     return f"validation ({float(share):.0%} of the {'clients' if what == 'clients' else 'training samples'})"
 
 
-def chosen_line(methods: Sequence[str], held: reading.Validation | None, higher: bool) -> str:
+def chosen_line(methods: Sequence[str], validation: reading.Validation | None, higher: bool) -> str:
     """A line for readers who want to take the best of these methods; empty if there is no choice."""
     candidates = [name for name in methods if name not in (LOCAL, FEDAVG) and "@" not in name]
     if len(candidates) < 2:
         return ""
-    if held is not None and set(candidates) <= set(held.means):
-        best = max(candidates, key=lambda name: held.means[name] if higher else -held.means[name])
-        return f"by {_on(held)}, the best of {len(candidates)} methods is {best}"
+    if validation is not None and set(candidates) <= set(validation.means):
+        means = validation.means
+        best = max(candidates, key=lambda name: means[name] if higher else -means[name])
+        return f"by {_validation_text(validation)}, the best of {len(candidates)} methods is {best}"
     return f"the best of {len(candidates)}, chosen on {_TEST}, looks too good: use fedkin tune"
 
 
@@ -301,7 +304,7 @@ def _judged_group(number: int, members: Sequence[str], verdict: str, tests: Evid
     return JudgedGroup(number, verdict, tuple(members), node, len(members) - len(founders))
 
 
-def _alone(groups: Iterable[JudgedGroup]) -> list[str]:
+def _lone_clients(groups: Iterable[JudgedGroup]) -> list[str]:
     """Ids of the clients that are alone."""
     return sorted(id for group in groups if group.verdict == "alone" for id in group.members)
 
@@ -337,10 +340,10 @@ class Findings:
         p = [value for node in nodes if node is not None for value in node.p.values()]
         clients, placed = sum(len(group.members) for group in groups), sum(group.placed for group in groups)
         alpha, warnings = (None, ()) if tests is None else (tests.alpha, tests.warnings)
-        return cls(kinds, len(_alone(groups)), min(p, default=None), clients, placed, alpha, len(p), warnings)
+        return cls(kinds, len(_lone_clients(groups)), min(p, default=None), clients, placed, alpha, len(p), warnings)
 
 
-def told_of(run: Result) -> Findings | None:
+def findings_of(run: Result) -> Findings | None:
     """The tests' findings about a run's last graph; None without verdicts."""
     if not run.graphs:
         return None
@@ -349,34 +352,34 @@ def told_of(run: Result) -> Findings | None:
     return Findings.of(groups, graph.evidence) if groups else None
 
 
-def in_words(seeds: Sequence[Findings], against: str = "") -> str:
+def findings_text(seeds: Sequence[Findings], against: str = "") -> str:
     """The tests' findings in words, for one run or one run per seed. against: words about planted groups.
 
-    >>> in_words([Findings({"same": 4}, p=0.1, alpha=0.001, tests=12)])[:67]
+    >>> findings_text([Findings({"same": 4}, p=0.1, alpha=0.001, tests=12)])[:67]
     '4 groups found by tests: within groups no difference is significant'
-    >>> in_words([Findings({"same": 4}, p=0.1, alpha=0.001, tests=12)])[67:]
+    >>> findings_text([Findings({"same": 4}, p=0.1, alpha=0.001, tests=12)])[67:]
     ' (alpha = 0.001, corrected for 12 tests; smallest p 0.1)'
-    >>> in_words([Findings({"same": 1}, alone=1)])
+    >>> findings_text([Findings({"same": 1}, alone=1)])
     '1 group and 1 client alone found by tests: within groups no difference is significant'
     """
-    counts = [sum(one.kinds.values()) for one in seeds]
+    counts = [sum(findings.kinds.values()) for findings in seeds]
     low, high = min(counts), max(counts)
     if not high:
         return f"no groups found by tests{against}: every client differs from all others{_tests_seen(seeds)}"
-    most = max(one.alone for one in seeds)
-    count = many(high, "group") if low == high else f"{low} to {high} groups"
-    alone = f" and {'up to ' if len(seeds) > 1 else ''}{many(most, 'client')} alone" if most else ""
+    most = max(findings.alone for findings in seeds)
+    count = plural(high, "group") if low == high else f"{low} to {high} groups"
+    alone = f" and {'up to ' if len(seeds) > 1 else ''}{plural(most, 'client')} alone" if most else ""
     return f"{count}{alone} found by tests{against}: {_inside(seeds)}{_tests_seen(seeds)}"
 
 
 def _inside(seeds: Sequence[Findings]) -> str:
-    kinds = sum((Counter(one.kinds) for one in seeds), Counter[str]())
-    known = [one.p for one in seeds if one.p is not None]
+    kinds = sum((Counter(findings.kinds) for findings in seeds), Counter[str]())
+    known = [findings.p for findings in seeds if findings.p is not None]
     words = {kind: _INSIDE.get(kind, f"the verdict is {kind}") for kind in kinds}
     if "same" in words and known:
-        tests = sum(one.tests for one in seeds)
-        alpha = next((one.alpha for one in seeds if one.alpha is not None), None)
-        level = "" if alpha is None else f"alpha = {alpha:g}, corrected for {many(tests, 'test')}; "
+        tests = sum(findings.tests for findings in seeds)
+        alpha = next((findings.alpha for findings in seeds if findings.alpha is not None), None)
+        level = "" if alpha is None else f"alpha = {alpha:g}, corrected for {plural(tests, 'test')}; "
         words["same"] += f" ({level}smallest {p_text(min(known))})"
     if len(kinds) == 1:
         return f"within groups {next(iter(words.values()))}"
@@ -385,10 +388,10 @@ def _inside(seeds: Sequence[Findings]) -> str:
 
 def _tests_seen(seeds: Sequence[Findings]) -> str:
     """The number of tested clients, in brackets; empty if all were tested."""
-    if not any(one.placed for one in seeds):
+    if not any(findings.placed for findings in seeds):
         return ""
-    one = seeds[0]
-    count = f"{one.clients - one.placed:,} of {one.clients:,}" if len(seeds) == 1 else "not all"
+    findings = seeds[0]
+    count = f"{findings.clients - findings.placed:,} of {findings.clients:,}" if len(seeds) == 1 else "not all"
     return f" ({count} clients were tested; the others were placed in a group after that)"
 
 
@@ -446,20 +449,20 @@ def _level_words(figures: Mapping[str, Any]) -> dict[str, str]:
 
 def groups_in_terminal(label: str, runs: Sequence[Result]) -> list[str]:
     """Lines about a method's tested groups, over all its seeds; empty without verdicts."""
-    told = {run.seed: one for run in runs if (one := told_of(run)) is not None}
-    if not told:
+    by_seed = {run.seed: findings for run in runs if (findings := findings_of(run)) is not None}
+    if not by_seed:
         return []
-    tested = list(told.values())
-    choices = [choice_words(run.rounds, leads=False) for run in runs if run.seed in told]
+    tested = list(by_seed.values())
+    choices = [choice_words(run.rounds, leads=False) for run in runs if run.seed in by_seed]
     leads = lead_words(runs[0].rounds) if len(runs) == 1 else []
     seeds = "" if len(runs) == 1 else f", {len(tested)} seeds"
     chosen = [f"{label}{seeds} {'; '.join(words)}"] if (words := dict.fromkeys(filter(None, choices))) else []
-    warnings = dict.fromkeys(text.partition(":")[0] for one in tested for text in one.warnings)
+    warnings = dict.fromkeys(text.partition(":")[0] for findings in tested for text in findings.warnings)
     notes = [f"{label}: {text}" for text in (*warnings, *leads)]
-    return [f"{label}{seeds}: {in_words(tested)}", *chosen, *notes]
+    return [f"{label}{seeds}: {findings_text(tested)}", *chosen, *notes]
 
 
-def drawn_tests(
+def verdict_data(
     graph: Graph, named: Mapping[str, int] | None, number: Mapping[str, int], rounds: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any] | None:
     """The page's data of a graph's verdicts and tests, with clients numbered; None without verdicts.
@@ -470,19 +473,19 @@ def drawn_tests(
     if not groups:
         return None
     tests = graph.evidence
-    told = Findings.of(groups, tests)
-    several, alone = [group for group in groups if group.verdict != "alone"], _alone(groups)
+    findings = Findings.of(groups, tests)
+    several, alone = [group for group in groups if group.verdict != "alone"], _lone_clients(groups)
     rows = []
     for group in several[:_ROWS]:
         node = _node(group, tests)
-        said = "" if node is None else node.summary() if node.rejected else node.smallest_p()
+        text = "" if node is None else node.summary() if node.rejected else node.smallest_p()
         rows.append({
             "group": group.number, "verdict": group.verdict, "size": len(group.members), "placed": group.placed,
-            "words": _MEANINGS.get(group.verdict, ""), "said": said,
+            "words": _MEANINGS.get(group.verdict, ""), "said": text,
             "clients": [number[id] for id in group.members[:_NAMED]],
         })  # fmt: skip
     return {
-        "words": "; ".join([in_words([told]), *told.warnings]),
+        "words": "; ".join([findings_text([findings]), *findings.warnings]),
         "choice": choice_words(rounds),
         "groups": rows,
         "more": [len(several[_ROWS:]), sum(len(group.members) for group in several[_ROWS:])],
@@ -508,7 +511,7 @@ def _tree(
 ) -> dict[str, Any]:
     """The `_NODES` nodes with most clients, each after its parent, and the last drawn node of each client."""
     by_client = {id: group for group in groups for id in group.members}
-    whole = {group.node: group for group in groups if group.node is not None}
+    by_node = {group.node: group for group in groups if group.node is not None}
     ends = {leaf: by_client[id] for id, leaf in tests.leaf.items()}
     only = {leaf: number[id] for id, leaf in tests.leaf.items() if tests.sizes[leaf] == 1}
     # A parent has more clients than a child, and a lower number.
@@ -516,12 +519,12 @@ def _tree(
     place = {node: at for at, node in enumerate(kept)}
     # The place of each node, or of its nearest ancestor that is drawn.
     shown: list[int] = []
-    for node, one in enumerate(tests.nodes):
-        shown.append(place[node] if node in place else shown[one.parent or 0])
+    for node, tested_node in enumerate(tests.nodes):
+        shown.append(place[node] if node in place else shown[tested_node.parent or 0])
     hidden = Counter(shown[node] for node in range(len(tests.nodes)) if node not in place)
     nodes = []
     for node in kept:
-        group, tested = whole.get(node, ends.get(node)), tests.nodes[node]
+        group, tested = by_node.get(node, ends.get(node)), tests.nodes[node]
         nodes.append({
             "parent": None if tested.parent is None else place[tested.parent], "size": tests.sizes[node],
             "said": tested.summary() if tested.p else "", "cut": bool(tests.children[node]),

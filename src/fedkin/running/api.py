@@ -25,9 +25,9 @@ from fedkin.learning.training import Training
 from fedkin.methods import METHODS
 from fedkin.records.metrics import missing_sentence
 from fedkin.records.run import Result
-from fedkin.running.experiment import Experiment, HandedOver, RunSettings, without_none
+from fedkin.running.experiment import Experiment, ProgramInputs, RunSettings, without_none
 from fedkin.running.loop import Watcher, check_measures, run_experiment
-from fedkin.running.plugins import add_installed, files_of, named_in, stages_of, taken_value
+from fedkin.running.plugins import add_installed, files_of, own_section, resolve_names, resolve_value, stages_of
 from fedkin.running.progress import Progress, StopFlag
 from fedkin.running.trackers import Tracker, Tracking
 from fedkin.settings import choose, expect, parse, place
@@ -82,7 +82,7 @@ def run(
     """
     method_object = _method(method, options)
     expect(federation, Federation, "federation", "a Federation, such as fedkin.federate(...) makes")
-    experiment = handed_over(
+    experiment = program_experiment(
         federation, method_object, rounds=rounds, seed=seed, model=model, head=head, training=training,
         settings=settings, faults=faults, privacy=privacy, metrics=metrics,
     )  # fmt: skip
@@ -117,7 +117,7 @@ class RunOptions(TypedDict, total=False):
     metrics: Sequence[str | Measure]
 
 
-def handed_over(
+def program_experiment(
     clients: Federation | Callable[[int], Federation], method: ServerMethod | PeerMethod, *, seed: int,
     **options: Unpack[RunOptions],
 ) -> Experiment:  # fmt: skip
@@ -133,7 +133,7 @@ def handed_over(
     if "seed" in settings:
         raise ConfigError("settings.seed: give the seed as run(..., seed=...)")
     chosen = parse(RunSettings, {**settings, **({"metrics": names} if names else {}), "seed": seed}, "settings")
-    check_measures([*(MEASURES[each] for each in chosen.metrics), *measures])
+    check_measures([*(MEASURES[name] for name in chosen.metrics), *measures])
     head = options.get("head")
     net = _named(options.get("model") or "mlp", head)
     sections = {
@@ -142,14 +142,13 @@ def handed_over(
         "privacy": privacy if isinstance(privacy, Privacy) else parse(Privacy, privacy, "privacy"),
         "run": chosen,
     }
-    parts = [*(MEASURES[each] for each in chosen.metrics), *measures, *stages_of(method.model_dump())]
+    parts = [*(MEASURES[name] for name in chosen.metrics), *measures, *stages_of(method.model_dump())]
     own = files_of([type(method), *([type(net)] if isinstance(net, Model) else []), *parts])
     table = {name: without_none(section.model_dump(mode="json")) for name, section in sections.items()}
-    table |= {"own": own} if own else {}
     federation = clients if isinstance(clients, Federation) else lru_cache(1)(clients)
     what: dict[str, Any] = {"settings": net} if isinstance(net, Model) else {"modules": net, "head": head}
-    handed = HandedOver(federation, measures=measures, **what)
-    return replace(Experiment.of(table, handed), method=method)
+    inputs = ProgramInputs(federation, measures=measures, **what)
+    return replace(Experiment.of(table | own_section(own), inputs), method=method)
 
 
 def _method(method: str | ServerMethod | PeerMethod, options: Mapping[str, Any]) -> ServerMethod | PeerMethod:
@@ -158,8 +157,8 @@ def _method(method: str | ServerMethod | PeerMethod, options: Mapping[str, Any])
         raise ConfigError(f"method: expected a name or a method object, such as FedAvg(), got {method!r}")
     if isinstance(method, str):
         add_installed()
-        (name,), _ = named_in([method], "method", Path(), "method")
-        settings = taken_value("method", options, Path(), [])
+        (name,), _ = resolve_names([method], "method", "method")
+        settings = resolve_value("method", options, [])
         kind = choose(METHODS, name, "method")
         for option in set(options) - set(kind.model_fields):
             if close := get_close_matches(option, signature(run).parameters, 1, 0.8):
@@ -176,14 +175,14 @@ def metrics_in(metrics: Sequence[str | Measure]) -> tuple[list[str], list[Measur
     """Return (the names of metrics, after reading their files; the metric objects); raises ConfigError."""
     several = isinstance(metrics, Iterable) and not isinstance(metrics, str)
     metrics = list(metrics) if several else metrics
-    if not several or not all(isinstance(each, (str, Measure)) for each in metrics):
+    if not several or not all(isinstance(metric, (str, Measure)) for metric in metrics):
         raise ConfigError(
             "metrics: expected a list of names and of what @fedkin.metric(higher=...) makes of functions, got "
             f"{escaped(repr(metrics), 80)}"
         )
     add_installed()
-    names, _ = named_in([each for each in metrics if isinstance(each, str)], "metric", Path(), "metrics")
-    return names, [each for each in metrics if isinstance(each, Measure)]
+    names, _ = resolve_names([metric for metric in metrics if isinstance(metric, str)], "metric", "metrics")
+    return names, [metric for metric in metrics if isinstance(metric, Measure)]
 
 
 def _training(training: Training | Mapping[str, Any] | None, rounds: int | None) -> Training:
@@ -195,7 +194,7 @@ def _training(training: Training | Mapping[str, Any] | None, rounds: int | None)
 def _named(model: AnyModel, head: str | None) -> Model | Modules:
     if isinstance(model, str):
         add_installed()
-        (name,), _ = named_in([model], "model", Path(), "model")
+        (name,), _ = resolve_names([model], "model", "model")
         given = {} if head is None else {"head": head}
         return parse(choose(MODELS, name, "model"), {"name": name, **given}, "model")
     if isinstance(model, type) and issubclass(model, nn.Module):

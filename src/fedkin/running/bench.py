@@ -29,8 +29,8 @@ from fedkin.records.controls import controls_of, named, split_control
 from fedkin.records.files import write_bytes
 from fedkin.records.reading import Plan
 from fedkin.records.run import Result
-from fedkin.running.api import handed_over
-from fedkin.running.grid import Cell, Choice, Hears, HoldOut, Runs, run_plan
+from fedkin.running.api import program_experiment
+from fedkin.running.grid import Cell, Choice, HoldOut, Runs, Watchers, run_plan
 from fedkin.running.suites import Entry, Suite
 from fedkin.running.tune import RATE, best, tune
 
@@ -38,7 +38,7 @@ Line = dict[str, Any]
 BySeed = Mapping[int, Line]
 # Simple methods without prior knowledge of groups: the one with the best mean is the baseline.
 REFERENCE = ("local", "fedavg", "fedavg-ft", "ditto", "fedper")
-_HELD = HoldOut("samples", 0.2)
+_HOLD_OUT = HoldOut("samples", 0.2)
 _DECIMALS = 2  # stored digits of a client's figure
 
 
@@ -71,7 +71,12 @@ def points(federation: Federation, result: Result) -> dict[str, float | None]:
 
 
 def _lines(
-    suite: Suite, name: str, method: ServerMethod | PeerMethod, label: str, folder: Path, hears: Hears | None
+    suite: Suite,
+    name: str,
+    method: ServerMethod | PeerMethod,
+    label: str,
+    folder: Path,
+    watch: Watchers | None,
 ) -> list[Line]:
     """Choose a method's learning rate on a federation, run it and its controls, and return a line for each run."""
     entry = suite.federations[name]
@@ -85,14 +90,14 @@ def _lines(
         return Federation([replace(client, group=None) for client in made.values()], made.task)
 
     try:
-        plan = handed_over(
+        plan = program_experiment(
             clients, method, rounds=suite.rounds, seed=suite.seeds[0], model=entry.model,
             training={"local_steps": suite.local_steps, "batch_size": suite.batch_size},
             settings={"evaluate_every": max(1, suite.rounds), "models": "none"},
         ).with_method(method)  # fmt: skip
         tried = tune(
             plan.with_changes(**{"training.rounds": max(1, suite.rounds // 2)}), [method.name],
-            [Choice(RATE, entry.rates)], _HELD, suite.seeds[:1], None, folder / "rates", hears=hears,
+            [Choice(RATE, entry.rates)], _HOLD_OUT, suite.seeds[:1], None, folder / "rates", watch=watch,
         )[method.name]  # fmt: skip
     except ConfigError as error:
         return [{**key, "failed": str(error)}]
@@ -108,7 +113,7 @@ def _lines(
 
     results = run_plan(
         base, cells, folder / "runs", Plan(methods=names, seeds=list(suite.seeds)),
-        lambda result: _figures(federation(result.seed), result), hears, failed=lambda why: {"failed": why},
+        lambda result: _figures(federation(result.seed), result), watch, failed=lambda why: {"failed": why},
     )  # fmt: skip
     return [
         {**key, "method": label + suffix, "stage": "run", "lr": rate, "seed": seed, **line}
@@ -192,7 +197,7 @@ def _place(entry: Entry, label: str, rows: Mapping[str, BySeed]) -> Line:
         "border": first["lr"] in (min(entry.rates), max(entry.rates)),
     }  # fmt: skip
     if "local" in rows:
-        lost = _lost(mine, rows["local"])
+        lost = _losses(mine, rows["local"])
         place |= {"hurt": sum(value > 0 for value, _ in lost), "surely": sum(sure for _, sure in lost)}
     if all("trained" in line for runs in (mine, rows.get("fedavg", {0: {}})) for line in runs.values()):
         place["trained"] = _total(mine, "trained") / _total(rows["fedavg"], "trained")
@@ -212,31 +217,33 @@ def _total(runs: BySeed, key: str) -> float:
 
 def difference(one: BySeed, other: BySeed) -> dict[str, Any] | None:
     """The paired difference of clients' figures, with Student's interval over seeds, as a table."""
-    gain = added({seed: _gaps(line, other[seed]) for seed, line in one.items() if seed in other})
+    gain = added(_gaps(one, other))
     return None if gain is None else gain._asdict()
 
 
-def _lost(one: BySeed, other: BySeed) -> list[tuple[float, bool]]:
+def _losses(one: BySeed, other: BySeed) -> list[tuple[float, bool]]:
     """For each client: (points lost, mean over seeds; whether Student's 95 % interval is all above 0)."""
-    gaps = {seed: _gaps(line, other[seed]) for seed, line in one.items() if seed in other}
+    gaps = _gaps(one, other)
     lost = []
     for id in sorted(set().union(*gaps.values())):
-        gain = added({seed: {id: those[id]} for seed, those in gaps.items() if id in those})
+        gain = added({seed: {id: by_client[id]} for seed, by_client in gaps.items() if id in by_client})
         if gain is not None:
             lost.append((-gain.value, gain.high is not None and gain.high < 0))
     return lost
 
 
-def _gaps(one: Line, other: Line) -> dict[str, float]:
-    """The difference for each client that has both figures."""
-    return {
-        id: value - other["points"][id] for id, value in one["points"].items()
-        if value is not None and other["points"].get(id) is not None
-    }  # fmt: skip
+def _gaps(one: BySeed, other: BySeed) -> dict[int, dict[str, float]]:
+    """For each common seed, the difference for each client that has both figures."""
+    gaps = {}
+    for seed, line in one.items():
+        if seed in other:
+            mine, theirs = line["points"], other[seed]["points"]
+            gaps[seed] = {id: mine[id] - theirs[id] for id in mine if None not in (mine[id], theirs.get(id))}
+    return gaps
 
 
 def bench(
-    suite: Suite, method: ServerMethod | PeerMethod, label: str, out: Path, hears: Hears | None = None
+    suite: Suite, method: ServerMethod | PeerMethod, label: str, out: Path, watch: Watchers | None = None
 ) -> dict[str, Any]:  # fmt: skip
     """Run a method on a suite and rank it; writes runs.jsonl and bench.json in `out`, and returns bench.json's content.
 
@@ -246,7 +253,7 @@ def bench(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # some candidate rates are too large on purpose
         for name in suite.federations:
-            mine += _lines(suite, name, method, label, out / re.sub(r"[^\w.+-]+", "-", name), hears)
+            mine += _lines(suite, name, method, label, out / re.sub(r"[^\w.+-]+", "-", name), watch)
     write_bytes(out / "runs.jsonl", _text(mine).encode())
     stored = [line for line in read_lines(suite.stored) if split_control(line["method"])[0] != label]
     data = {(line["federation"], line["seed"]): line["data"] for line in mine if line["stage"] == "run"}

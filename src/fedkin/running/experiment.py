@@ -37,7 +37,7 @@ from fedkin.learning.training import Training
 from fedkin.network.settings import NetworkSettings
 from fedkin.records.controls import changes_of, split_control
 from fedkin.records.files import SETTINGS_BYTES, check_claim, claimed
-from fedkin.running.plugins import KINDS, add_installed, check_read, taken_in, taken_value
+from fedkin.running.plugins import KINDS, add_installed, check_files_read, own_section, resolve_parts, resolve_value
 from fedkin.running.presets import missing, preset_or_file
 from fedkin.running.trackers import TRACKERS, check_trackers
 from fedkin.settings import Settings, choose, flat, parse
@@ -45,8 +45,8 @@ from fedkin.tasks import Task
 from fedkin.untrusted import error_text, escaped, printable, text_in, toml_of
 
 __all__ = [
-    "SECTIONS", "Experiment", "HandedOver", "RunSettings", "assign", "changed", "check_padding", "load",
-    "names_a_folder", "nets_for", "public_from", "read_table", "setting_value", "taken_changes", "without_none",
+    "SECTIONS", "Experiment", "ProgramInputs", "RunSettings", "assign", "changed_experiment", "check_padding", "load",
+    "names_a_folder", "nets_for", "public_from", "read_table", "resolve_changes", "setting_value", "without_none",
 ]  # fmt: skip
 
 
@@ -145,10 +145,8 @@ def nets_for(
     dealt = deal(federation)
     nets_by_body: dict[str, Net] = {}
     head: nn.Module | None = None
-    for own in sorted({repr(own): own for own in dealt.values()}.items()):
-        name, body = own
-        make = partial(body.build, federation.task)
-        net = Net.build(make, key(seed, "net", name), dtype, precision)
+    for name, body in sorted({repr(body): body for body in dealt.values()}.items()):
+        net = Net.build(partial(body.build, federation.task), key(seed, "net", name), dtype, precision)
         if head is None:
             head = net.module.head
         elif repr(head) != repr(net.module.head):
@@ -156,7 +154,7 @@ def nets_for(
                 f"model: all bodies need the same head, and {body.name!r} has {net.module.head}, another {head}"
             )
         nets_by_body[name] = Net(net.module.body, head, dtype, precision=precision)
-    nets = {id: nets_by_body[repr(own)] for id, own in dealt.items()}
+    nets = {id: nets_by_body[repr(body)] for id, body in dealt.items()}
     return nets[min(nets)], nets if len(nets_by_body) > 1 else None
 
 
@@ -193,7 +191,7 @@ SECTIONS = (
 _LOG = logging.getLogger("fedkin")
 
 
-def changed(table: Mapping[str, Any], changes: Sequence[str], where: str) -> Experiment:
+def changed_experiment(table: Mapping[str, Any], changes: Sequence[str], where: str) -> Experiment:
     """Return the experiment of a table with changes `section.field=value`; raises ConfigError.
 
     A change without a value resets a setting to its default. If a change chooses another kind of data, scenario, model
@@ -209,7 +207,7 @@ def changed(table: Mapping[str, Any], changes: Sequence[str], where: str) -> Exp
             raise ConfigError(f"{option}: {path} is not set, so it cannot be unset")
         assign(new, path, setting_value(text, option) if text else None, option)
         paths.add(path)
-    new = taken_in(without_none(new), Path())
+    new = resolve_parts(without_none(new), Path())
     _drop_others(new, table, paths)
     try:
         return Experiment.of(new)
@@ -240,19 +238,15 @@ def assign(table: dict[str, Any], path: str, value: Any, where: str) -> None:
     place[last] = value
 
 
-def taken_changes(changes: Mapping[str, Any], folder: Path = Path()) -> tuple[dict[str, Any], list[str]]:
+def resolve_changes(changes: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Return (changes by path, with a part's name in place of each FILE.py:NAME; the files read, for `own`).
 
-    Files are relative to `folder`, by default the working folder.
+    Files are relative to the working folder.
     """
     files: list[str] = []
     for path in changes:
         assign({}, path, None, path)  # raises for a path that does not exist
-    return {path: taken_value(path, value, folder, files) for path, value in changes.items()}, files
-
-
-def _with_files(table: Mapping[str, Any], files: Sequence[str]) -> Mapping[str, Any]:
-    return {**table, "own": list(dict.fromkeys([*table.get("own", []), *files]))} if files else table
+    return {path: resolve_value(path, value, files) for path, value in changes.items()}, files
 
 
 def setting_value(text: str, where: str) -> Any:
@@ -269,29 +263,27 @@ def setting_value(text: str, where: str) -> Any:
 def _drop_others(new: dict[str, Any], before: Mapping[str, Any], changed_paths: set[str]) -> None:
     """If another kind was chosen, drop the file's settings that this kind does not have."""
     for section, (field, registry, _) in KINDS.items():
-        old_settings, settings = before.get(section), new.get(section)
+        old_settings, settings = before.get(section), new.get(section, {})
         if f"{section}.{field}" not in changed_paths or not isinstance(old_settings, Mapping):
             continue
-        name, old_name = settings[field], old_settings.get(field)  # type: ignore[index]
+        name, old_name = settings.get(field), old_settings.get(field)
         if name == old_name or not isinstance(name, str) or name not in registry:
             continue
         kept = {
             *registry[name].model_fields,
             *(path.split(".")[1] for path in changed_paths if path.startswith(section)),
         }
-        dropped = [each for each in settings if each not in kept]  # type: ignore[union-attr]
-        for each in dropped:
-            del settings[each]  # type: ignore[union-attr]
-        if dropped:
+        if dropped := [setting for setting in settings if setting not in kept]:
+            new[section] = {setting: value for setting, value in settings.items() if setting in kept}
             _LOG.warning("%s", f"{section}.{field} = {name!r}: left out {', '.join(dropped)} of the file, "
                          f"which are settings of {escaped(str(old_name), 80)!r}")  # fmt: skip
 
 
-_HANDED = ("name", "data", "scenario", "model")
+_PROGRAM_SECTIONS = ("name", "data", "scenario", "model")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class HandedOver:
+class ProgramInputs:
     """Clients and a net from a program, in place of a file's sections [data], [scenario] and [model].
 
     clients: a federation, or a function that makes one for a seed. settings: the net's settings; modules, head: the net
@@ -326,7 +318,7 @@ class HandedOver:
 class Experiment:
     """A checked experiment; `table` is the table that it was made from, and that can make it again.
 
-    handed: clients and net from a program; then also the value of `data`, `scenario` and, without settings, `model`.
+    inputs: clients and net from a program; then also the value of `data`, `scenario` and, without settings, `model`.
     """
 
     name: str
@@ -340,20 +332,20 @@ class Experiment:
     run: RunSettings
     network: NetworkSettings
     table: Mapping[str, Any]
-    handed: HandedOver | None = None
+    inputs: ProgramInputs | None = None
 
     @classmethod
-    def of(cls, table: Mapping[str, Any], handed: HandedOver | None = None) -> Experiment:
+    def of(cls, table: Mapping[str, Any], inputs: ProgramInputs | None = None) -> Experiment:
         """Check a table; raises one ConfigError naming every field that is wrong, in all sections.
 
-        handed: clients and net in place of the table's sections; the method may then be missing, and is Local.
+        inputs: clients and net in place of the table's sections; the method may then be missing, and is Local.
         """
         add_installed()
-        if handed is None:
+        if inputs is None:
             return cls(**_sections(table, ()), table=table)
-        objects: dict[str, Any] = {"name": "", "data": handed, "scenario": handed, "model": handed.settings or handed}
-        sections = _sections({"method": {"name": "local"}, **table}, _HANDED)
-        return cls(**objects, **sections, table=table, handed=handed)
+        objects: dict[str, Any] = {"name": "", "data": inputs, "scenario": inputs, "model": inputs.settings or inputs}
+        sections = _sections({"method": {"name": "local"}, **table}, _PROGRAM_SECTIONS)
+        return cls(**objects, **sections, table=table, inputs=inputs)
 
     def for_method(self, method: str) -> Experiment:
         """Return the experiment as `compare` runs it for one method: with the changes in `[methods.NAME]`.
@@ -362,20 +354,20 @@ class Experiment:
         """
         table, changes = _table_of(self.table, method)
         try:
-            return Experiment.of(table, self.handed)
+            return Experiment.of(table, self.inputs)
         except ConfigError as error:
             raise ConfigError(f"methods.{method}: {error}" if changes else str(error)) from None
 
     def with_own(self, files: Sequence[str]) -> Experiment:
-        """Return the experiment with further files of own parts, as `named_in` returns them."""
-        return self if not files else Experiment.of(_with_files(self.table, files), self.handed)
+        """Return the experiment with further files of own parts, as `resolve_names` returns them."""
+        own = own_section([*self.table.get("own", ()), *files])
+        return Experiment.of({**self.table, **own}, self.inputs) if files else self
 
     def with_method(self, method: ServerMethod | PeerMethod) -> Experiment:
         """Return the experiment with this object's settings in the section of its method; raises ConfigError."""
-        table, name = copy.deepcopy(dict(self.table)), method.name
-        sections = dict(_section(table, "methods", {}))
+        name, sections = method.name, dict(_section(self.table, "methods", {}))
         sections[name] = {**_section(sections, name, {}), "method": without_none(method.model_dump(mode="json"))}
-        experiment = Experiment.of({**table, "methods": sections}, self.handed)
+        experiment = Experiment.of({**self.table, "methods": sections}, self.inputs)
         if (written := experiment.for_method(name).method) != method:
             raise ConfigError(
                 f"{name}: its settings cannot be written to an experiment file: {method} became {written}"
@@ -387,16 +379,16 @@ class Experiment:
 
         Files that the values name (FILE.py:NAME) are read, relative to the working folder.
         """
-        table, (values, files) = copy.deepcopy(dict(self.table)), taken_changes(changes)
+        table, (values, files) = copy.deepcopy(dict(self.table)), resolve_changes(changes)
         for path, value in values.items():
             assign(table, path, value, "--set")
-        return Experiment.of(_with_files(table, files), self.handed)
+        return Experiment.of(table | own_section([*table.get("own", ()), *files]), self.inputs)
 
     def resolved(self) -> dict[str, Any]:
         """Return the complete table with defaults, as in `experiment.toml` of a run."""
         table: dict[str, Any] = {"own": self.table["own"]} if "own" in self.table else {}
-        table |= {"name": self.name} if self.handed is None else self._objects(self.handed)
-        dealt = ("data", "scenario") if self.handed is None else ()
+        table |= {"name": self.name} if self.inputs is None else self._objects(self.inputs)
+        dealt = ("data", "scenario") if self.inputs is None else ()
         for section in (*dealt, *([] if self.settings_of_net is None else ["model"]), "training"):
             table[section] = getattr(self, section).model_dump(mode="json")
         table["method"] = {"name": self.method.name, **self.method.model_dump(mode="json")}
@@ -414,14 +406,14 @@ class Experiment:
         """The settings from which the net can be made again; None for modules from a program."""
         return self.model if type(self.model) in MODELS.values() else None
 
-    def _objects(self, handed: HandedOver) -> dict[str, Any]:
+    def _objects(self, inputs: ProgramInputs) -> dict[str, Any]:
         """Describe clients, net and metrics from a program, for the records: names, and the net's fingerprint."""
         federation, run = self.federation(Path()), self.run
         table: dict[str, Any] = {"federation": federation.name}
         if self.settings_of_net is None:
             net, _ = nets_for(self.model, federation, run.seed, run.torch_dtype, run.precision)
             table["net"] = net.fingerprint()
-        return table | ({"metrics": [measure.name for measure in handed.measures]} if handed.measures else {})
+        return table | ({"metrics": [measure.name for measure in inputs.measures]} if inputs.measures else {})
 
     def to_toml(self) -> str:
         """Return `resolved()` as TOML text."""
@@ -462,13 +454,13 @@ class Experiment:
 
 
 def load(path: Path, changes: Sequence[str] = ()) -> Experiment:
-    """Read the experiment in a TOML file, with changes `section.field=value` as in `changed`; raises ConfigError.
+    """Read the experiment in a TOML file, with changes as in `changed_experiment`; raises ConfigError.
 
     path: a file, or the name of a preset. Files that the experiment names (`own`, FILE.py:CLASS) are read relative to
     its folder, and files that changes name relative to the working folder.
     """
     path = preset_or_file(path)
-    return changed(taken_in(read_table(path), path.parent), changes, str(path))
+    return changed_experiment(resolve_parts(read_table(path), path.parent), changes, str(path))
 
 
 def read_table(path: Path) -> dict[str, Any]:
@@ -496,16 +488,16 @@ def _section(table: Mapping[str, Any], name: str, default: Any = None) -> Mappin
     return section
 
 
-def _sections(table: Mapping[str, Any], handed: Sequence[str]) -> dict[str, Any]:
+def _sections(table: Mapping[str, Any], program_sections: Sequence[str]) -> dict[str, Any]:
     """Return the parts of an experiment by field; raises one ConfigError naming every error.
 
-    handed: sections that a program handed over as objects.
+    program_sections: sections that a program handed over as objects.
     """
-    parts, wrong = _checked(table, handed)
+    parts, wrong = _checked(table, program_sections)
     mistakes = list(wrong)
     try:
         for other in _section(table, "methods", {}):
-            mistakes += _wrong_for(table, other, wrong, handed)
+            mistakes += _wrong_for(table, other, wrong, program_sections)
     except ConfigError as error:
         mistakes += error.args
     if mistakes:
@@ -513,19 +505,21 @@ def _sections(table: Mapping[str, Any], handed: Sequence[str]) -> dict[str, Any]
     return parts
 
 
-def _checked(table: Mapping[str, Any], handed: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+def _checked(table: Mapping[str, Any], program_sections: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     """Return (the parts of an experiment by field, the errors); ignores the sections [methods.NAME]."""
     wrong = [f"{name}: no such section; {nearest(name, SECTIONS)}" for name in table if name not in SECTIONS]
-    wrong += [f"{name}: handed over by a program, so that no setting changes it" for name in handed if name in table]
+    wrong += [
+        f"{name}: handed over by a program, so that no setting changes it" for name in program_sections if name in table
+    ]
     misspelt = [field for field in SECTIONS if field not in table and any(f"'{field}'" in one for one in wrong)]
     try:
-        check_read(table.get("own", []))
+        check_files_read(table.get("own", []))
     except ConfigError as error:
         wrong += error.args
     parts: dict[str, Any] = {}
     # If a section's name was misspelt, do not also report the section as missing.
     for section in SECTIONS:
-        if section in handed or section in misspelt or section in ("own", "methods"):
+        if section in program_sections or section in misspelt or section in ("own", "methods"):
             continue
         try:
             parts[section] = _part(table, section)
@@ -551,11 +545,13 @@ def _table_of(table: Mapping[str, Any], method: str) -> tuple[dict[str, Any], di
     return varied, changes
 
 
-def _wrong_for(table: Mapping[str, Any], method: str, already_named: Sequence[str], handed: Sequence[str]) -> list[str]:
+def _wrong_for(
+    table: Mapping[str, Any], method: str, already_named: Sequence[str], program_sections: Sequence[str]
+) -> list[str]:
     """The errors in a method's section, without the errors already found in the experiment."""
     try:
         changes_of(method, "methods")
-        _, wrong = _checked(_table_of(table, method)[0], handed)
+        _, wrong = _checked(_table_of(table, method)[0], program_sections)
     except ConfigError as error:
         return [str(error)]
     return [f"methods.{method}: {one}" for one in wrong if one not in already_named]

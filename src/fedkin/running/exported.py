@@ -81,31 +81,31 @@ def _program(place: Path) -> Any:
     return run
 
 
-def arrays_of(rows: Any, told: Mapping[str, Any]) -> list[Any]:
-    """Return the program's input arrays; told: the description from `about`."""
-    if told["columns"] is None:
-        return [_array(rows, one, len(told["inputs"]) > 1) for one in told["inputs"]]
-    columns = {one["name"]: list(_column(rows, one["name"])) for one in told["columns"]}
+def arrays_of(rows: Any, model: Mapping[str, Any]) -> list[Any]:
+    """Return the program's input arrays; model: its description from `about`."""
+    if model["columns"] is None:
+        return [_array(rows, form, len(model["inputs"]) > 1) for form in model["inputs"]]
+    columns = {column["name"]: list(_column(rows, column["name"])) for column in model["columns"]}
     lengths = {name: len(values) for name, values in columns.items()}
     if len(set(lengths.values())) > 1:
         raise ValueError(f"columns have different lengths: {lengths}")
-    inputs = [each for one in told["columns"] for each in _encoded(columns[one["name"]], one, told["far"])]
+    inputs = [part for column in model["columns"] for part in _encoded(columns[column["name"]], column, model["far"])]
     return [np.stack(inputs, axis=1).astype(np.float32)]
 
 
-def _encoded(values: list[Any], one: Mapping[str, Any], far: float) -> list[Any]:
+def _encoded(values: list[Any], column: Mapping[str, Any], far: float) -> list[Any]:
     """Encode a column's values: as a number, or 0 or 1 for each category; and, if flagged, whether it is missing."""
-    if one["kind"] == "number":
-        given = np.array([_number(value, one["name"], row) for row, value in enumerate(values)])
-        missing = ~np.isfinite(given)
-        scaled = (given - one["mean"]) / (one["spread"] or math.inf)
+    if column["kind"] == "number":
+        numbers = np.array([_number(value, column["name"], row) for row, value in enumerate(values)])
+        missing = ~np.isfinite(numbers)
+        scaled = (numbers - column["mean"]) / (column["spread"] or math.inf)
         inputs = [np.clip(np.where(missing, 0.0, scaled), -far, far)]
     else:
-        places = {value: number for number, value in enumerate(one["values"])}
+        places = {value: number for number, value in enumerate(column["values"])}
         codes = np.array([_code(value, places) for value in values])
         missing = codes < 0
         inputs = [codes == at for at in range(len(places) + 1)]
-    return [*inputs, *([missing] if one["flagged"] else [])]
+    return [*inputs, *([missing] if column["flagged"] else [])]
 
 
 def _column(rows: Any, name: str) -> Any:
@@ -117,14 +117,14 @@ def _column(rows: Any, name: str) -> Any:
         raise ValueError(f"no column {name!r} ({type(error).__name__}); expected a table with it") from None
 
 
-def _array(rows: Any, one: Mapping[str, Any], several: bool) -> Any:
-    name, shape = one["name"], tuple(one["shape"][1:])
-    given = np.asarray(_column(rows, name) if several else rows)
-    if given.shape[1:] != shape or not given.ndim:
-        raise ValueError(f"{name}: expected an array {one['shape']}, got {list(given.shape)}")
-    if one["dtype"] == "int64" and given.dtype.kind not in "iub":
-        raise ValueError(f"{name}: expected whole numbers, got {given.dtype}")
-    return np.ascontiguousarray(given.astype(one["dtype"]))
+def _array(rows: Any, form: Mapping[str, Any], several: bool) -> Any:
+    name, shape = form["name"], tuple(form["shape"][1:])
+    array = np.asarray(_column(rows, name) if several else rows)
+    if array.shape[1:] != shape or not array.ndim:
+        raise ValueError(f"{name}: expected an array {form['shape']}, got {list(array.shape)}")
+    if form["dtype"] == "int64" and array.dtype.kind not in "iub":
+        raise ValueError(f"{name}: expected whole numbers, got {array.dtype}")
+    return np.ascontiguousarray(array.astype(form["dtype"]))
 
 
 def _missing(value: Any) -> bool:

@@ -80,7 +80,6 @@ def _check_models(plan: Experiment) -> None:
 
 
 def _project(plan: Experiment, out: Path, root: Path) -> dict[str, Any]:
-    config = {"out": str(out), "data-root": str(root)}
     return {
         "build-system": {"requires": ["hatchling"], "build-backend": "hatchling.build"},
         "project": {
@@ -94,7 +93,7 @@ def _project(plan: Experiment, out: Path, root: Path) -> dict[str, Any]:
                 "components": {
                     "serverapp": f"{_PACKAGE}.server_app:app", "clientapp": f"{_PACKAGE}.client_app:app",
                 },
-                "config": config,
+                "config": {"out": str(out), "data-root": str(root)},
             }},
         },
     }  # fmt: skip

@@ -31,12 +31,12 @@ from fedkin.records.reading import Plan
 from fedkin.records.run import Result
 from fedkin.running.experiment import Experiment, setting_value
 from fedkin.running.loop import Watcher, run_experiment
-from fedkin.running.plugins import named_in, placed
+from fedkin.running.plugins import resolve_names, with_absolute_paths
 from fedkin.untrusted import escaped, toml_of
 
 __all__ = [
     "Choice", "GridRun", "HoldOut", "Runs", "check_choices", "combinations", "compare", "held_out", "leave_out",
-    "listed", "numbers", "rows", "sweep", "words",
+    "parse_seeds", "rows", "split_names", "sweep", "words",
 ]  # fmt: skip
 
 FAILED = "failed.json"  # a file in the folder of a run whose method failed
@@ -47,13 +47,13 @@ _EXPECTED = "expected section.field=value,value or METHOD:section.field=value,va
 
 T = TypeVar("T")
 # (what runs, runs done, runs in all) -> the watcher of a run
-Hears = Callable[[str, int, int], Watcher]
+Watchers = Callable[[str, int, int], Watcher]
 
 
 # -- options -----------------------------------------------------------------------------------------------------------
 
 
-def listed(text: str, option: str) -> list[str]:
+def split_names(text: str, option: str) -> list[str]:
     """The parts of a comma-separated text; raises ConfigError for an empty part."""
     parts = [part.strip() for part in text.split(",")]
     if not all(parts):
@@ -61,14 +61,14 @@ def listed(text: str, option: str) -> list[str]:
     return parts
 
 
-def numbers(text: str, option: str = "--seeds") -> list[int]:
+def parse_seeds(text: str, option: str = "--seeds") -> list[int]:
     """Seeds from a text such as "0,1,2" or "0-4,7"; raises ConfigError.
 
-    >>> numbers("0-2,7")
+    >>> parse_seeds("0-2,7")
     [0, 1, 2, 7]
     """
     seeds: list[int] = []
-    for part in listed(text, option):
+    for part in split_names(text, option):
         ends = part.split("-") if part.count("-") == 1 else [part]
         for end in ends:
             if not (end.isascii() and end.isdigit()):
@@ -98,10 +98,10 @@ class Choice:
         where = f"{option} {escaped(text, 80)!r}"
         if not equals or not path or (colon and not method):
             raise ConfigError(f"{where}: {_EXPECTED}")
-        (method,), _ = named_in([method], "method", Path(), where)
+        (method,), _ = resolve_names([method], "method", where)
         if method and method not in METHODS:
             raise ConfigError(f"{where}: no method {method!r}; {nearest(method, METHODS)}")
-        return cls(path, tuple(map(placed, _values(values, where))), method or None)
+        return cls(path, tuple(map(with_absolute_paths, _values(values, where))), method or None)
 
 
 def _values(text: str, where: str) -> list[Any]:
@@ -150,12 +150,10 @@ def check_plan(folder: Path | None, plan: Plan) -> None:
     _check_once("--seeds", plan.seeds)
     if folder is None or not (folder / "experiment.toml").exists() or not (folder / "plan.json").exists():
         return
-    content = read_json(folder / "plan.json")
-    if content == plan.to_json():
-        return
-    raise RunError(
-        f"{folder / 'plan.json'} differs from what to {plan.command}: it must be the same in every option"
-    )  # fmt: skip
+    if read_json(folder / "plan.json") != plan.to_json():
+        raise RunError(
+            f"{folder / 'plan.json'} differs from what to {plan.command}: it must be the same in every option"
+        )
 
 
 # -- held-out training samples or clients, which judge the candidates of a tuning --------------------------------------
@@ -214,11 +212,8 @@ def held_out(federation: Federation, hold: HoldOut, seed: int) -> Federation:
         return train.take(np.sort(order[count:])), train.take(np.sort(order[:count]))
 
     def judged(client: Client) -> Client:
-        train, test = split(client.id, client.train, 0)
-        changes = []
-        for phase, change in enumerate(client.changes, 1):
-            later_train, later_test = split(client.id, change.train, phase)
-            changes.append(replace(change, train=later_train, test=later_test))
+        (train, test), *later = (split(client.id, now.train, phase) for phase, now in enumerate(client.phases))
+        changes = (replace(change, train=a, test=b) for change, (a, b) in zip(client.changes, later, strict=True))
         return replace(client, train=train, test=test, seen=client.id not in unseen, changes=tuple(changes))
 
     return Federation([judged(federation[id]) for id in seen], federation.task, federation.name)
@@ -280,10 +275,6 @@ class Runs:
             whole = whole.with_method(method) if name == method.name else whole
         return whole.claimed(folder, self.data_root, plan)
 
-    def planted(self, seed: int) -> bool:
-        """Whether the clients' planted groups are known, so that the control `oracle` exists."""
-        return self.federation(seed).planted is not None
-
     def federation(self, seed: int) -> Federation:
         """The clients for this seed."""
         scenario, dataset = self.experiment.scenario, self.dataset()
@@ -322,10 +313,10 @@ class Cell(NamedTuple):
 
 
 def run_cells(
-    cells: Sequence[Cell], seeds: Sequence[int], folder: Path | None, kept: Callable[[Result], T], hears: Hears | None,
-    failed: Callable[[str], T] | None = None,
+    cells: Sequence[Cell], seeds: Sequence[int], folder: Path | None, extract: Callable[[Result], T],
+    watch: Watchers | None, failed: Callable[[str], T] | None = None,
 ) -> list[dict[int, T]]:  # fmt: skip
-    """Run every cell with every seed, first all cells of the first seed; returns `kept(result)` by seed for each cell.
+    """Run every cell with every seed, first all cells of the first seed; returns `extract(result)` by seed and cell.
 
     A finished run in `folder` is read, and an unfinished one is resumed. failed: the value to return for a method that
     failed, from the reason, which is stored in the run's folder; None: the error is raised.
@@ -334,13 +325,14 @@ def run_cells(
     total = len(cells) * len(seeds)
     for done, (seed, number) in enumerate(itertools.product(seeds, range(len(cells)))):
         cell = cells[number]
-        home = None if folder is None else folder / f"{cell.folder}-seed{seed}"
-        watcher = None if hears is None else hears(titled(cell.method, cell.settings, seed), done, total)
-        if home is None or failed is None:
-            results[number][seed] = kept(cell.runs.run(seed, home, watcher))
+        run_folder = None if folder is None else folder / f"{cell.folder}-seed{seed}"
+        title = " ".join([cell.method, *([words(cell.settings)] if cell.settings else []), f"seed {seed}"])
+        watcher = None if watch is None else watch(title, done, total)
+        if run_folder is None or failed is None:
+            results[number][seed] = extract(cell.runs.run(seed, run_folder, watcher))
         else:
-            result = _attempt(cell.runs, seed, home, watcher)
-            results[number][seed] = failed(result) if isinstance(result, str) else kept(result)
+            result = _attempt(cell.runs, seed, run_folder, watcher)
+            results[number][seed] = failed(result) if isinstance(result, str) else extract(result)
     return results
 
 
@@ -362,8 +354,9 @@ def _attempt(runs: Runs, seed: int, folder: Path, watcher: Watcher | None) -> Re
 
 
 def run_plan(
-    base: Runs, cells: Sequence[Cell], folder: Path | None, plan: Plan, kept: Callable[[Result], T],
-    hears: Hears | None, *, outputs: Callable[[list[dict[int, T]]], Mapping[str, bytes]] = lambda results: {},
+    base: Runs, cells: Sequence[Cell], folder: Path | None, plan: Plan, extract: Callable[[Result], T],
+    watch: Watchers | None, *,
+    outputs: Callable[[list[dict[int, T]]], Mapping[str, bytes]] = lambda results: {},
     failed: Callable[[str], T] | None = None, before: Mapping[str, bytes] | None = None,
     further: Callable[[list[dict[int, T]]], Sequence[Cell]] = lambda results: (),
 ) -> list[dict[int, T]]:  # fmt: skip
@@ -374,9 +367,9 @@ def run_plan(
     """
 
     def run() -> list[dict[int, T]]:
-        results = run_cells(cells, plan.seeds, folder, kept, hears, failed)
+        results = run_cells(cells, plan.seeds, folder, extract, watch, failed)
         while more := further(results):
-            results += run_cells(more, plan.seeds, folder, kept, hears, failed)
+            results += run_cells(more, plan.seeds, folder, extract, watch, failed)
         return results
 
     check_plan(folder, plan)
@@ -391,21 +384,17 @@ def run_plan(
     return results
 
 
-def _whole(result: Result) -> Result:
-    return result
-
-
 # -- comparisons -------------------------------------------------------------------------------------------------------
 
 
 def compare(
     base: Runs, methods: Sequence[str], seeds: Sequence[int], folder: Path | None = None, *,
-    hears: Hears | None = None, validation: Mapping[str, Any] | None = None,
+    watch: Watchers | None = None, validation: Mapping[str, Any] | None = None,
 ) -> dict[str, dict[int, Result]]:  # fmt: skip
     """Run each method with each seed; returns the results by method and seed.
 
     validation: the results of a tuning of these methods on held-out data (`fedkin.records.reading.Validation`), stored
-    in `folder` for the report's headline. hears(what, runs done, runs in all) returns the watcher of a run.
+    in `folder` for the report's headline. watch(what, runs done, runs in all) returns the watcher of a run.
     `folder` gets `experiment.toml`, `plan.json` (methods and seeds) and a folder per run. At the end it gets
     `compare.json` (the summaries of the runs) and `compare.csv` (a line per method).
     """
@@ -418,7 +407,7 @@ def compare(
     cells = [Cell(name, {}, base.for_method(name), name) for name in methods]
     plan = Plan(methods=list(methods), seeds=list(seeds))
     before = None if validation is None else {reading.VALIDATION: json_bytes(dict(validation))}
-    results = run_plan(base, cells, folder, plan, _whole, hears, outputs=outputs, before=before)
+    results = run_plan(base, cells, folder, plan, lambda result: result, watch, outputs=outputs, before=before)
     return dict(zip(methods, results, strict=True))
 
 
@@ -429,11 +418,11 @@ def without_group(experiment: Experiment, group: str) -> Experiment:
     return experiment.with_changes(**{"scenario.unseen": GROUP + group})
 
 
-def hearing(hears: Hears | None, stage: str, before: int = 0, whole: int | None = None) -> Hears | None:
-    """Report a stage's runs to `hears`, after `before` runs of `whole` in all (None: the stage's own number)."""
-    if hears is None:
+def stage_watchers(watch: Watchers | None, stage: str, before: int = 0, whole: int | None = None) -> Watchers | None:
+    """Report a stage's runs to `watch`, after `before` runs of `whole` in all (None: the stage's own number)."""
+    if watch is None:
         return None
-    return lambda what, done, total: hears(f"{stage}: {what}", before + done, whole or total)
+    return lambda what, done, total: watch(f"{stage}: {what}", before + done, whole or total)
 
 
 def leave_out(
@@ -444,11 +433,11 @@ def leave_out(
     folder: Path,
     groups: Sequence[str] | None = None,
     *,
-    hears: Hears | None = None,
+    watch: Watchers | None = None,
 ) -> dict[str, Mapping[str, Mapping[int, Result]]]:
     """Run `compare` with each group left out; returns the results by the group that was left out.
 
-    groups: the groups to leave out (None: all groups of the federation). hears: as in `compare`. `folder` gets
+    groups: the groups to leave out (None: all groups of the federation). watch: as in `compare`. `folder` gets
     `experiment.toml`, `plan.json`, and for each group a folder of `compare` with its name. Raises ConfigError for an
     unknown group, or if the experiment itself names unseen clients.
     """
@@ -470,8 +459,8 @@ def leave_out(
     results: dict[str, Mapping[str, Mapping[int, Result]]] = {}
     with experiment.claimed(folder, data_root, plan.to_json()):
         for group, changed in experiments.items():
-            heard = hearing(hears, f"without {group}")
-            results[group] = compare(Runs(changed, data_root), methods, seeds, places[group], hears=heard)
+            watchers = stage_watchers(watch, f"without {group}")
+            results[group] = compare(Runs(changed, data_root), methods, seeds, places[group], watch=watchers)
     return results
 
 
@@ -480,7 +469,7 @@ def leave_out(
 
 def sweep(
     base: Runs, methods: Sequence[str], choices: Sequence[Choice], seeds: Sequence[int], folder: Path | None, *,
-    hears: Hears | None = None,
+    watch: Watchers | None = None,
 ) -> list[GridRun]:  # fmt: skip
     """Run every method with every combination of its values, and with every seed.
 
@@ -503,7 +492,7 @@ def sweep(
         return {"sweep.json": json.dumps(lines).encode(), "sweep.csv": csv_text(lines).encode()}
 
     plan = Plan(command="sweep", methods=list(methods), seeds=list(seeds), values=values_of(choices))
-    return grid(run_plan(base, cells, folder, plan, _whole, hears, outputs=outputs))
+    return grid(run_plan(base, cells, folder, plan, lambda result: result, watch, outputs=outputs))
 
 
 def values_of(choices: Sequence[Choice]) -> list[tuple[str | None, str, list[Any]]]:
@@ -524,11 +513,6 @@ def rows(grid: Sequence[GridRun]) -> list[dict[str, Any]]:
             results["local"] = local[0].results
         lines.append({"settings": words(cell.settings), **dict(cell.settings), **table(results)[0]})
     return lines
-
-
-def titled(method: str, settings: Mapping[str, Any], seed: int) -> str:
-    """Name a run among several, for the progress."""
-    return " ".join([method, *([words(settings)] if settings else []), f"seed {seed}"])
 
 
 def words(settings: Mapping[str, Any], between: str = "=") -> str:

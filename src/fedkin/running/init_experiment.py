@@ -12,7 +12,7 @@ import tomli_w
 import torch
 
 from fedkin.data.dataset import Dataset
-from fedkin.data.guess import is_saved, of_arrays, of_images, of_saved, usual
+from fedkin.data.guess import is_saved, is_standard_scale, of_arrays, of_images, of_saved
 from fedkin.data.inspection import Finding, Inspection, without
 from fedkin.data.inspection import inspect as inspected
 from fedkin.data.sources import SOURCES
@@ -60,14 +60,14 @@ class DataOptions:
     missing: tuple[str, ...] = ()
     dates: str | None = None
 
-    def given(self) -> dict[str, Any]:
+    def set_options(self) -> dict[str, Any]:
         """The options that the user gave, by name."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items() if value}
 
     def only(self, names: Collection[str], instead: str) -> None:
         """Raise ConfigError if any other option than these was given."""
-        for name in self.given():
+        for name in self.set_options():
             if name not in names:
                 raise ConfigError(f"--{name.replace('_', '-')}: not for these data; {instead}")
 
@@ -94,14 +94,13 @@ class FirstExperiment:
 
 def kind_of(data: Path) -> Kind:
     """The name of the source that reads this path; raises ConfigError if there is none."""
-    tables: tuple[Any, ...] = (Csv, Parquet)
-    endings = {each: parse(each, {"path": str(data), "target": ""}, "data").endings for each in tables}
     names = [path.name for path in data.iterdir()] if data.is_dir() else [data.name]
     if is_saved(data):
         return "hub"
-    for each, known in endings.items():
-        if any(name.lower().endswith(known) for name in names):
-            return "csv" if each is Csv else "parquet"
+    if any(name.lower().endswith(Csv.endings) for name in names):
+        return "csv"
+    if any(name.lower().endswith(Parquet.endings) for name in names):
+        return "parquet"
     if not data.is_dir() and data.suffix == ".npz":
         return "npz"
     if _holds_images(data, "*/*/*"):
@@ -109,7 +108,7 @@ def kind_of(data: Path) -> Kind:
     if _holds_images(data, "*") or _holds_images(data, "*/*"):
         raise ConfigError(f"{data}: its images do not say whose they are; put them in folders CLIENT/CLASS/, one for "
                           "each client")  # fmt: skip
-    expected = ", ".join(ending for known in endings.values() for ending in known)
+    expected = ", ".join((*Csv.endings, *Parquet.endings))
     raise ConfigError(
         f"{data}: {'' if data.exists() else 'no such file or folder; '}expected a file, or a folder of files, that "
         f"ends with {expected}; a .npz file; a folder of images CLIENT/CLASS/*.png; or a dataset that save_to_disk "
@@ -143,11 +142,11 @@ def first_experiment(data: Path, options: DataOptions) -> FirstExperiment:
         notes = [_FOLDERS]
     else:
         options.only(("target", "client", "group", "kind", "leave_out"), "a saved dataset has splits of its own")
-        settings, dataset = of_saved(path, options.given())
-    return _checked(_named(data), settings, dataset, notes)
+        settings, dataset = of_saved(path, options.set_options())
+    return _of_dataset(_name_of(data), settings, dataset, notes)
 
 
-def _named(data: Path) -> str:
+def _name_of(data: Path) -> str:
     return data.absolute().name.split(".")[0] or "first"
 
 
@@ -176,8 +175,8 @@ def table_source(data: Path, options: DataOptions) -> TableSource:
         options.only(
             {each.name for each in fields(DataOptions)} - set(_CSV), "a Parquet file has numbers and dates of its own"
         )
-    given = {"target": "", **options.given(), "path": str(data.absolute())}
-    source: Any = parse(SOURCES[kind], given, "data")
+    settings = {"target": "", **options.set_options(), "path": str(data.absolute())}
+    source: Any = parse(SOURCES[kind], settings, "data")
     typed_source: TableSource = source
     return typed_source
 
@@ -196,7 +195,7 @@ def _of_table(data: Path, options: DataOptions) -> FirstExperiment:
         raise ConfigError(f"--target: name the column to predict; {data} has {first_few(rows.column_names, 40)}")
     whole, inspection = inspected_table(source, data)
     coded = [name for finding in inspection.findings if finding.kind == "codes" for name in finding.about]
-    told_of = [
+    code_findings = [
         Finding("codes", f"column {name!r} is in categories, since its numbers have leading zeros: if it is a number, "
                 "take it out of there", (name,)) for name in coded
     ]  # fmt: skip
@@ -208,16 +207,18 @@ def _of_table(data: Path, options: DataOptions) -> FirstExperiment:
             "client": source.client, "time": reading.time, "group": reading.group,
             "kind": inspection.encoded.target.kind, "leave_out": list(reading.leave_out) or None,
             "categories": coded or None,
-            **{name: value for name, value in options.given().items() if name in _CSV}}  # fmt: skip
+            **{name: value for name, value in options.set_options().items() if name in _CSV}}  # fmt: skip
     sizes = sorted(one.train for one in inspection.clients)
-    table = _table(_named(data), settings, {"name": "natural"}, {"name": "mlp", "hidden": [32]}, sizes[len(sizes) // 2])
-    return FirstExperiment(table, (*inspection.findings, *told_of))
+    table = _table(
+        _name_of(data), settings, {"name": "natural"}, {"name": "mlp", "hidden": [32]}, sizes[len(sizes) // 2]
+    )
+    return FirstExperiment(table, (*inspection.findings, *code_findings))
 
 
 # -- other data ----------------------------------------------------------------------------------------------------
 
 
-def _checked(name: str, settings: Mapping[str, Any], dataset: Dataset, notes: Sequence[str]) -> FirstExperiment:
+def _of_dataset(name: str, settings: Mapping[str, Any], dataset: Dataset, notes: Sequence[str]) -> FirstExperiment:
     """The experiment with a scenario and a net that fit the data set; makes clients and net once, as a check."""
     owner, count = dataset.train.client, len(dataset.train)
     if owner is not None:
@@ -239,7 +240,7 @@ def _checked(name: str, settings: Mapping[str, Any], dataset: Dataset, notes: Se
     experiment = Experiment.of(table)
     federation = experiment.scenario.federation(dataset, experiment.run.seed)
     experiment.setup(federation)
-    return FirstExperiment(table, tuple(_unusual(dataset)), tuple(notes), federation)
+    return FirstExperiment(table, tuple(_scale_findings(dataset)), tuple(notes), federation)
 
 
 def _model(dataset: Dataset) -> dict[str, Any]:
@@ -252,13 +253,13 @@ def _model(dataset: Dataset) -> dict[str, Any]:
     return {"name": "mlp", "hidden": [32]}
 
 
-def _unusual(dataset: Dataset) -> list[Finding]:
+def _scale_findings(dataset: Dataset) -> list[Finding]:
     """Find regression targets whose scale does not fit a rate of .1; targets of a table are standardised already."""
     if dataset.task.kind != "regression" or dataset.target is not None:
         return []
     y = dataset.train.y.double()
     deviation, mean = torch.std_mean(y, 0, correction=0)
-    if usual(mean, deviation):
+    if is_standard_scale(mean, deviation):
         return []
     size = f"targets have means up to {mean.abs().max():.3g} and deviations up to {deviation.max():.3g}"
     return [Finding("scale", f"{size}: subtract the mean and divide by the deviation, or training may diverge")]

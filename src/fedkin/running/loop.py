@@ -239,7 +239,7 @@ def run_experiment(
         return execute(
             setup, experiment.run, name=experiment.name or setup.federation.name, scenario=experiment.scenario.name,
             folder=folder, watcher=watcher, trackers=trackers, model=experiment.settings_of_net,
-            measures=() if experiment.handed is None else experiment.handed.measures, settings=experiment.resolved,
+            measures=() if experiment.inputs is None else experiment.inputs.measures, settings=experiment.resolved,
         )  # fmt: skip
 
 
@@ -251,7 +251,7 @@ def finished(experiment: Experiment, folder: Path, clients: Callable[[], Federat
     if not (folder / "summary.json").exists():
         return None
     experiment.check_claim(folder)
-    if experiment.handed is not None and clients is not None:
+    if experiment.inputs is not None and clients is not None:
         federation = clients()
         with locked(folder):
             Records(folder).describe(federation.task, partial(facts_of, federation))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedkin.errors import ConfigError, DataError, RunError, first_few, nearest
-from fedkin.federation.inputs import CODES
+from fedkin.federation.inputs import CODES, map_arrays, parts
 from fedkin.federation.samples import prepared
 from fedkin.federation.table import Encoding, Target, as_table, kinds_of
 from fedkin.keys import key
@@ -213,16 +214,11 @@ class Loaded(Mapping[str, nn.Module]):
     # -- inputs and outputs ----------------------------------------------------------------------------------------
 
     def _outputs(self, x: Any, id: str) -> Tensor:
-        given, model = self._inputs(x, id), self._model(id)
-        rows = len(given if isinstance(given, Tensor) else next(iter(given.values())))
-        parts = []
+        inputs, model = self._inputs(x, id), self._model(id)
+        rows = len(next(iter(parts(inputs).values())))
+        batches = [itemgetter(slice(start, start + _BATCH)) for start in range(0, max(rows, 1), _BATCH)]
         with torch.no_grad():
-            for start in range(0, max(rows, 1), _BATCH):
-                part = slice(start, start + _BATCH)
-                parts.append(
-                    model(given[part] if isinstance(given, Tensor) else {n: t[part] for n, t in given.items()})
-                )
-        return torch.cat(parts).double()
+            return torch.cat([model(map_arrays(batch, inputs)) for batch in batches]).double()
 
     def _inputs(self, x: Any, id: str) -> Any:
         if self.encoding is not None and not isinstance(x, (np.ndarray, Tensor)):
@@ -231,23 +227,23 @@ class Loaded(Mapping[str, nn.Module]):
         if isinstance(self.task.shape, Mapping):
             if not isinstance(x, Mapping) or set(x) != set(wanted):
                 raise DataError(f"x: expected a dict of the arrays {', '.join(wanted)}, got {type(x).__name__}")
-            given: Any = {name: _tensor(x[name], f"x[{name!r}]", wanted[name]) for name in wanted}
+            inputs: Any = {name: _tensor(x[name], f"x[{name!r}]", wanted[name]) for name in wanted}
         else:
-            given = _tensor(x, "x", wanted["x"])
+            inputs = _tensor(x, "x", wanted["x"])
         for name in self.task.codes:
-            part = given[name] if isinstance(given, dict) else given
+            part = inputs[name] if isinstance(inputs, dict) else inputs
             if part.dtype not in CODES:
                 raise DataError(
                     f"x: {name!r} holds token ids or category codes: expected int32 or int64, got {part.dtype}"
                 )
-        return prepared(given, self.index.scale(id), self.index.torch_dtype)
+        return prepared(inputs, self.index.scale(id), self.index.torch_dtype)
 
     def _encoded(self, frame: Any) -> npt.NDArray[np.float32]:
         assert self.encoding is not None
         table = as_table(frame)
-        gone = [name for name in self.encoding.kinds if name not in table.column_names]
-        if gone:
-            raise DataError(f"frame: no column {gone[0]!r}; known: {first_few(table.column_names)}")
+        lacking = [name for name in self.encoding.kinds if name not in table.column_names]
+        if lacking:
+            raise DataError(f"frame: no column {lacking[0]!r}; known: {first_few(table.column_names)}")
         try:
             kinds = kinds_of(table.select(list(self.encoding.kinds)))
             for name, kind in self.encoding.kinds.items():
@@ -264,17 +260,17 @@ class Loaded(Mapping[str, nn.Module]):
 
 def _tensor(x: Any, where: str, shape: tuple[int, ...]) -> Tensor:
     try:
-        given = x if isinstance(x, Tensor) else torch.from_numpy(np.array(x))
+        tensor = x if isinstance(x, Tensor) else torch.from_numpy(np.array(x))
     except (TypeError, ValueError) as error:
         raise DataError(
             f"{where}: expected an array of numbers, got {type(x).__name__} ({error_text(error)})"
         ) from None
-    if tuple(given.shape[1:]) != tuple(shape) or not given.ndim:
+    if tuple(tensor.shape[1:]) != tuple(shape) or not tensor.ndim:
         rows = ", ".join(map(str, ("n", *shape)))
-        raise DataError(f"{where}: expected an array [{rows}], got {list(given.shape)}")
-    if given.is_floating_point() and not bool(torch.isfinite(given).all()):
+        raise DataError(f"{where}: expected an array [{rows}], got {list(tensor.shape)}")
+    if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
         raise DataError(f"{where}: holds NaN or infinite values; expected finite numbers")
-    return given
+    return tensor
 
 
 def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, list[int]]:

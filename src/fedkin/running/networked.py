@@ -50,16 +50,16 @@ from fedkin.tasks import Task
 from fedkin.untrusted import error_text, toml_of
 
 # The settings of [data] that say how to read a table; the others say where it is.
-_READING = (
+_TABLE_SETTINGS = (
     "target", "client", "time", "group", "kind", "positive", "split", "test_fraction", "leave_out", "categories",
     "least", "seed",
 )  # fmt: skip
 # The settings of [data] that say how images become inputs.
-_SEEING = ("size", "grey", "classes", "mean", "std", "test_fraction", "seed")
+_IMAGE_SETTINGS = ("size", "grey", "classes", "mean", "std", "test_fraction", "seed")
 _ENCODING = "encoding.json"
 _SECTIONS = ("model", "training", "method", "faults", "privacy")
 # The settings of [run] that all participants must have in common; the others are the server's own.
-_COMMON = ("seed", "dtype", "precision", "network", "errors", "largest_n", "message_limit_mb", "metrics")
+_COMMON_RUN_SETTINGS = ("seed", "dtype", "precision", "network", "errors", "largest_n", "message_limit_mb", "metrics")
 
 
 def experiment_of(join: Join) -> Experiment:
@@ -76,17 +76,17 @@ def _with_members(experiment: Experiment, join: Join) -> Experiment:
     )
 
 
-def invited(experiment: Experiment, join: Join) -> Experiment:
+def with_join_file(experiment: Experiment, join: Join) -> Experiment:
     """Return the experiment with a join file's clients; raises ConfigError if the file is of another experiment."""
-    there = experiment_of(join)
-    if words := difference(Agreement(settings=settings_of(experiment)), Agreement(settings=settings_of(there))):
+    other = experiment_of(join)
+    if words := difference(Agreement(settings=settings_of(experiment)), Agreement(settings=settings_of(other))):
         raise ConfigError(f"the join file is of another experiment: {words} (there: in the join file)")
     if "network" not in experiment.table:
-        return replace(experiment, network=there.network)
+        return replace(experiment, network=other.network)
     return _with_members(experiment, join)
 
 
-def check_invited(experiment: Experiment, join: Join) -> None:
+def check_members(experiment: Experiment, join: Join) -> None:
     """Raise ConfigError, before anybody joins, if the experiment's clients do not fit the members of a join file."""
     names = sorted(set(join.participants) - {join.server})
     clients = _with_members(experiment, join).network.clients
@@ -108,7 +108,7 @@ def check_invited(experiment: Experiment, join: Join) -> None:
         experiment.method.check(cast(Federation, roster))
 
 
-def check_own(experiment: Experiment) -> None:
+def check_no_files(experiment: Experiment) -> None:
     """Raise ConfigError for parts from files: over a network, no file may be named."""
     parts: list[Any] = [type(experiment.data), type(experiment.model), type(experiment.method)]
     parts += stages_of(experiment.method.model_dump())
@@ -125,7 +125,7 @@ def settings_of(experiment: Experiment, names: Sequence[str] | None = None) -> s
 
     names: all peers or clients (None: `network.clients`); if bodies differ, the names decide who has which body.
     """
-    check_own(experiment)
+    check_no_files(experiment)
     if experiment.run.adversaries != "none":
         raise ConfigError("run.adversaries: these are simulated; a network has its own, so leave it out")
     clients = experiment.network.clients if names is None else tuple(names)
@@ -136,15 +136,15 @@ def settings_of(experiment: Experiment, names: Sequence[str] | None = None) -> s
         )
     whole = experiment.resolved()
     table: dict[str, Any] = {name: whole[name] for name in _SECTIONS if name in whole}
-    table["run"] = {name: value for name, value in whole["run"].items() if name in _COMMON}
+    table["run"] = {name: value for name, value in whole["run"].items() if name in _COMMON_RUN_SETTINGS}
     if isinstance(experiment.data, TableSource):
         if experiment.data.tokens is not None:
             raise ConfigError(
                 "data.tokens: over a network, token ids come from each participant's .npz file (docs/data.md)"
             )
-        table["table"] = {name: value for name, value in whole["data"].items() if name in _READING}
+        table["table"] = {name: value for name, value in whole["data"].items() if name in _TABLE_SETTINGS}
     if isinstance(experiment.data, Folder):
-        table["images"] = {name: value for name, value in whole["data"].items() if name in _SEEING}
+        table["images"] = {name: value for name, value in whole["data"].items() if name in _IMAGE_SETTINGS}
     if experiment.network.reread:
         _check_reread(experiment)
         table["network"] = {"reread": True}
@@ -241,7 +241,7 @@ def serve(
             link, settings, plan_of, experiment.network, name=experiment.name, reading=reading,
             kept=read_json(kept) if kept.exists() else None,
             moved={} if checkpoint is None else checkpoint.state["engine"].get("moved", {}),
-            shared=shared_in(folder), keep=partial(keep, folder), say=say,
+            shared=read_shared(folder), keep=partial(write_shared, folder), say=say,
         )  # fmt: skip
         stopping = watcher.stopping if watcher is not None else lambda: False
         run = experiment.run.model_copy(update={"checkpoint_every": 1, "engine": "network", "mode": "one-by-one"})
@@ -263,13 +263,13 @@ def serve(
             registration.close()
 
 
-def keep(folder: Path, shared: Shared) -> None:
+def write_shared(folder: Path, shared: Shared) -> None:
     """Store the agreed common encoding in the folder of a run or of a participant's states."""
-    told = {"agreed": shared.agreed.to_json(), "columns": shared.columns.to_json()}
-    write_json(folder / _ENCODING, {"clients": list(shared.clients), **told})
+    tree = {"agreed": shared.agreed.to_json(), "columns": shared.columns.to_json()}
+    write_json(folder / _ENCODING, {"clients": list(shared.clients), **tree})
 
 
-def shared_in(folder: Path) -> Shared | None:
+def read_shared(folder: Path) -> Shared | None:
     """Return the encoding that is stored in a folder; None if there is none. Raises RunError."""
     path = folder / _ENCODING
     if not path.exists():
@@ -304,7 +304,7 @@ def exchange(
         if not consent(lines):
             raise Left
         ledger.beside.append("profile")
-        kept, begin = shared_in(folder), experiment.network.clients
+        kept, begin = read_shared(folder), experiment.network.clients
         shared = agree_with_peers(link, names, begin, samples, settings, kept=kept, stop=stop, say=say)
         samples = samples.client(shared.agreed)
     client, task = samples
@@ -320,7 +320,7 @@ def exchange(
     limit = max(largest_message(plan, name) for name in names)
     with experiment.claimed(folder, Path("data")):
         if shared is not None:
-            keep(folder, shared)
+            write_shared(folder, shared)
         mine = mine.model_copy(update={"columns": tuple(map(str, client.about.get("columns", ())))})
         outbox, (checkpoint, _) = PeerOutbox(folder / "sent"), Checkpoints(folder).survey()
         done, page = 0 if checkpoint is None else checkpoint.round, ledger.page(outbox.life(), plan.privacy)

@@ -63,10 +63,6 @@ class Row(Settings):
     hold_out: str | None = None
 
 
-def _viewed(row: Row) -> bool:
-    return row.set.get("training.augment") not in (None, "none")
-
-
 class Part(Settings):
     """A federation of the table: an experiment file (relative to the definition's folder), and changes of its settings.
 
@@ -172,12 +168,15 @@ class PaperTable(Settings):
     @model_validator(mode="after")
     def _views(self) -> Self:
         """Refuse methods that train on views (augmented samples) unless a row has Local on the same views."""
-        beside = [row.set["training.augment"] for row in self.rows() if row.method == "local" and _viewed(row)]
+        of_local = [
+            view for row in self.rows()
+            if row.method == "local" and (view := row.set.get("training.augment")) not in (None, "none")
+        ]  # fmt: skip
         for row in self.rows():
             if "augment" not in METHODS[row.method].model_fields:
                 continue
             views = row.set.get("method.augment")
-            if not beside or (views is not None and views not in beside):
+            if not of_local or (views is not None and views not in of_local):
                 raise ValueError(
                     f"row {row.name!r} trains on views of the samples: add a row with method local and "
                     f"training.augment{' ' + str(views) if views is not None else ''}, so that what views give is not "

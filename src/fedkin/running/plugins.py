@@ -30,6 +30,7 @@ from fedkin.graph.stages import STAGES, Stage
 from fedkin.learning.metrics import MEASURES, Measure
 from fedkin.learning.models import MODELS, Model, plain
 from fedkin.methods import METHODS
+from fedkin.settings import flat
 from fedkin.untrusted import escaped, plain_word
 
 # A path may contain "@" itself; after a method's name, "@" begins the control.
@@ -49,14 +50,14 @@ class Kind(NamedTuple):
     known: dict[str, Any]
     bases: tuple[type, ...]
 
-    def has(self, part: Any, module: str) -> bool:
+    def defines(self, part: Any, module: str) -> bool:
         """Whether `part` looks like a part of this kind and is defined in this module."""
         if isinstance(part, type):
             defined_here = part.__module__ == module and not isabstract(part)
             return defined_here and (issubclass(part, self.bases) or (self.known is MODELS and _is_module(part)))
-        return isinstance(part, self.bases) and _home(part) == module
+        return isinstance(part, self.bases) and _module_of(part) == module
 
-    def taken(self, part: Any) -> tuple[str, Any]:
+    def name_and_part(self, part: Any) -> tuple[str, Any]:
         """Return (the name that a part declares, the part); raises ConfigError for an invalid or unnamed part.
 
         A torch module as a model is wrapped in a class of settings.
@@ -94,14 +95,14 @@ KINDS: Mapping[str, Kind] = {
 }
 
 
-class _Read(NamedTuple):
+class _UserFile(NamedTuple):
     """A file that was read: its hash, and the names of its parts by (section, label)."""
 
     digest: str
     parts: dict[tuple[str, str], str]
 
 
-_FILES: dict[str, _Read] = {}
+_FILES: dict[str, _UserFile] = {}
 
 
 @cache
@@ -118,31 +119,31 @@ def add_installed() -> None:
                 part = point.load()
                 if isinstance(part, Measure) and not part.module:
                     part = replace(part, module=point.module)
-                name, part = kind.taken(part)
+                name, part = kind.name_and_part(part)
                 if kind.known.setdefault(name, part) is not part:
                     raise ConfigError(f"there is {name!r} already")
             except Exception as error:  # other packages may raise anything
                 _LOG.warning("%s cannot be used: %s", where, escaped(f"{type(error).__name__}: {error}", 300))
 
 
-def placed(value: Any) -> Any:
+def with_absolute_paths(value: Any) -> Any:
     """Return a setting with absolute paths in each FILE.py:NAME, so that the working folder does not matter."""
     if isinstance(value, Mapping):
-        return {name: placed(each) for name, each in value.items()}
+        return {name: with_absolute_paths(each) for name, each in value.items()}
     if isinstance(value, (list, tuple)):
-        return [placed(each) for each in value]
+        return [with_absolute_paths(each) for each in value]
     split = _IN_FILE.fullmatch(value) if isinstance(value, str) and "," not in value else None
     return value if split is None else f"{Path(split['path']).resolve()}:{split['part']}{split['control'] or ''}"
 
 
 def origin(part: Any) -> str:
     """Return where a part comes from: "fedkin", a file, or the name of another package."""
-    module = _home(part)
+    module = _module_of(part)
     file = getattr(sys.modules.get(module), "__file__", None) or ""
     return file if file in _FILES else module.partition(".")[0]
 
 
-def _home(part: Any) -> str:
+def _module_of(part: Any) -> str:
     """Return the module that defines a part; empty if there is none."""
     if isinstance(part, Measure):
         return part.home
@@ -167,7 +168,7 @@ def read_own(table: Mapping[str, Any], folder: Path) -> list[str]:
     for text in listed:
         path, _, digest = text.partition("#")
         place = str((folder / path).resolve())
-        read = _read(place, "own")
+        read = _read_file(place, "own")
         if digest not in ("", read.digest):
             raise ConfigError(
                 f"own: {place} has changed since this was begun (its hash was {digest}, and is {read.digest}): put it "
@@ -177,7 +178,7 @@ def read_own(table: Mapping[str, Any], folder: Path) -> list[str]:
     return files
 
 
-def check_read(own: object) -> None:
+def check_files_read(own: object) -> None:
     """Raise ConfigError for files in `own` that were not read: only the user may name files."""
     for text in own if isinstance(own, list) else [own]:
         path, _, digest = str(text).partition("#")
@@ -186,11 +187,11 @@ def check_read(own: object) -> None:
             raise ConfigError(f"own: {named}: files are read for an experiment file that you name, only")
 
 
-def _why_none(section: str, label: str, file: _Read, module: Any) -> str:
+def _why_no_part(section: str, label: str, file: _UserFile, module: Any) -> str:
     """Explain why the object `label` in a file is no part of this kind."""
     if hasattr(module, label):
         try:
-            KINDS[section].taken(getattr(module, label))
+            KINDS[section].name_and_part(getattr(module, label))
         except ConfigError as error:
             return str(error)
     labels = [other for of, other in file.parts if of == section]
@@ -198,7 +199,7 @@ def _why_none(section: str, label: str, file: _Read, module: Any) -> str:
     return f"no {section} {label!r}; {hint}"
 
 
-def _read(place: str, where: str) -> _Read:
+def _read_file(place: str, where: str) -> _UserFile:
     """Import a file and register its parts; returns its hash and parts."""
     try:
         digest = hashlib.sha256(Path(place).read_bytes()).hexdigest()[:16]
@@ -211,15 +212,15 @@ def _read(place: str, where: str) -> _Read:
             return before
         for (section, _), name in before.parts.items():
             KINDS[section].known.pop(name, None)
-    module = _module(place, where)
+    module = _import_file(place, where)
     parts: dict[tuple[str, str], Any] = {}
-    file = _Read(digest, {})
+    file = _UserFile(digest, {})
     for label, thing in vars(module).items():
         for section, kind in KINDS.items():
-            if not kind.has(thing, module.__name__):
+            if not kind.defines(thing, module.__name__):
                 continue
             try:
-                name, part = kind.taken(thing)
+                name, part = kind.name_and_part(thing)
                 if parts.setdefault((section, name), part) is not part or kind.known.get(name, part) is not part:
                     raise ConfigError(f"{label} is {name!r}, and there is a {section} {name!r} already")
             except ConfigError as error:
@@ -233,7 +234,7 @@ def _read(place: str, where: str) -> _Read:
     return file
 
 
-def _module(place: str, where: str) -> Any:
+def _import_file(place: str, where: str) -> Any:
     """Import a file as the module of the same name, so that processes that start later can import it too."""
     name, folder = Path(place).stem, str(Path(place).parent)
     if not name.isidentifier():
@@ -267,82 +268,82 @@ def _is_module(part: object) -> bool:
 _FIELDS = {f"{section}.{kind.field}": section for section, kind in KINDS.items()}
 
 
-def taken_in(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+def resolve_parts(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Read the files of an experiment's table; returns the table with part names in place of FILE.py:CLASS.
 
     Its `own` then lists the files with their hashes. Files that `own` already lists are read too. Paths are relative to
     `folder`. Raises ConfigError, also for a file that has changed since its hash was noted.
     """
     files = read_own(table, folder)
-    changed = {name: _taken(value, name, name, folder, files) for name, value in table.items()}
-    return {**changed, "own": list(dict.fromkeys(files))} if files else changed
+    changed = {name: _resolve(value, name, name, folder, files) for name, value in table.items()}
+    return changed | own_section(files)
 
 
-def taken_value(path: str, value: Any, folder: Path, files: list[str]) -> Any:
+def own_section(files: Sequence[str]) -> dict[str, list[str]]:
+    """Return the part `own` of an experiment's table for these files; empty without files."""
+    return {"own": list(dict.fromkeys(files))} if files else {}
+
+
+def resolve_value(path: str, value: Any, files: list[str]) -> Any:
     """Return a setting's value with part names in place of FILE.py:NAME; adds the files that were read to `files`.
 
     path: the setting's path, such as "model.name" or "methods.mine.method.graph.groups".
     """
-    return _taken(value, "".join(path.split(".", 2)[2:]) if path.startswith("methods.") else path, path, folder, files)
+    inner_path = "".join(path.split(".", 2)[2:]) if path.startswith("methods.") else path
+    return _resolve(value, inner_path, path, Path(), files)
 
 
-def _taken(value: Any, path: str, where: str, folder: Path, files: list[str]) -> Any:
-    """Do `taken_value`; path: without the prefix `methods.NAME`, where sections repeat; where: the complete path."""
+def _resolve(value: Any, path: str, where: str, folder: Path, files: list[str]) -> Any:
+    """Do `resolve_value`; path: without the prefix `methods.NAME`, where sections repeat; where: the complete path."""
     if isinstance(value, Mapping):
         changed: dict[str, Any] = {}
         for key, inner in value.items():
             inner_path, inner_where = f"{path}.{key}".lstrip("."), f"{where}.{key}"
             if path == "methods":
-                key, inner_path = _named(key, "method", folder, inner_where, files), ""
+                key, inner_path = _resolve_name(key, "method", folder, inner_where, files), ""
                 if key in changed:
                     raise ConfigError(
                         f"{inner_where}: this is {key!r}, which has a section of its own already; make one of both"
                     )
-            changed[key] = _taken(inner, inner_path, inner_where, folder, files)
+            changed[key] = _resolve(inner, inner_path, inner_where, folder, files)
         return changed
     if path == "run.metrics":
         names = value.split(",") if isinstance(value, str) else value
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             return value
-        return [_named(name.strip(), "metric", folder, where, files) for name in names]
+        return [_resolve_name(name.strip(), "metric", folder, where, files) for name in names]
     section = _FIELDS.get(path) or ("graph" if path.startswith("method.") else None)
     if section is None or not isinstance(value, str):
         return value
     # A text in a method's graph section must be a stage; elsewhere in a method it may be any text.
-    return _named(value, section, folder, where, files, sure=path in _FIELDS or ".graph." in path)
+    return _resolve_name(value, section, folder, where, files, required=path in _FIELDS or ".graph." in path)
 
 
 def stages_of(settings: Mapping[str, Any]) -> list[Stage]:
     """Return the registered graph stages that a method's settings name."""
-    stages = []
-    for value in settings.values():
-        if isinstance(value, Mapping):
-            stages += stages_of(value)
-        elif isinstance(value, str) and value in STAGES:
-            stages.append(STAGES[value])
-    return stages
+    return [STAGES[value] for value in flat(settings).values() if isinstance(value, str) and value in STAGES]
 
 
-def named_in(names: Sequence[str], section: str, folder: Path, where: str) -> tuple[list[str], list[str]]:
+def resolve_names(names: Sequence[str], section: str, where: str) -> tuple[list[str], list[str]]:
     """Return (names, with part names in place of FILE.py:CLASS; the files that were read, for `own`)."""
     files: list[str] = []
-    return [_named(name, section, folder, where, files) for name in names], files
+    return [_resolve_name(name, section, Path(), where, files) for name in names], files
 
 
-def _named(name: str, section: str, folder: Path, where: str, files: list[str], sure: bool = True) -> str:
+def _resolve_name(name: str, section: str, folder: Path, where: str, files: list[str], required: bool = True) -> str:
     """Read the file of FILE.py:NAME, add it to `files`, and return the part's name; other names stay unchanged.
 
-    sure: whether `name` must be a part. Raises ConfigError; if sure, also for FILE.py without a NAME.
+    required: whether `name` must be a part. Raises ConfigError; for such a name also for FILE.py without a NAME.
     """
     split = _IN_FILE.fullmatch(name)
     if split is None:
-        if sure and name.partition("@")[0].endswith(".py"):
+        if required and name.partition("@")[0].endswith(".py"):
             raise ConfigError(f"{where}: {escaped(name)}: say which part of the file is meant: {escaped(name)}:NAME")
         return name
     place, label = str((folder / split["path"]).resolve()), split["part"]
-    file = _read(place, where)
+    file = _read_file(place, where)
     if (section, label) not in file.parts:
-        reason = _why_none(section, label, file, sys.modules[Path(place).stem])
+        reason = _why_no_part(section, label, file, sys.modules[Path(place).stem])
         raise ConfigError(f"{where}: {split['path']}: {reason}")
     files.append(f"{place}#{file.digest}")
     return f"{file.parts[section, label]}{split['control'] or ''}"

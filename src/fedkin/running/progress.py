@@ -117,7 +117,7 @@ class Progress:
         number = row["round"]
         for line in events_of(row):
             self.console.print(f"{self.title}: {line}", markup=False)
-        self.figures = figured(row) or self.figures
+        self.figures = round_figures(row) or self.figures
         if self.bar is not None:
             self.bar.update(self.bar.task_ids[0], completed=number, figures=self.figures)
             if number == self.rounds or self.stop.asked:
@@ -165,7 +165,7 @@ class ProgressOfSeveral:
         return f", about {timedelta(seconds=math.ceil(seconds))} left for all"
 
 
-def figured(row: Mapping[str, Any]) -> str:
+def round_figures(row: Mapping[str, Any]) -> str:
     """The figures of a round in one line: the metric of seen and unseen clients, and the groups."""
     from fedkin.records.metrics import metric_of
 
@@ -176,11 +176,11 @@ def figured(row: Mapping[str, Any]) -> str:
         if figures and figures.get("mean") is not None:
             parts.append(f"{title} {figures['mean']:.3f}")
     if row["groups"]:
-        parts.append(grouped(row["groups"], " groups"))
+        parts.append(groups_text(row["groups"], " groups"))
     return "  ".join(parts)
 
 
-def grouped(groups: Mapping[str, Any], word: str = "") -> str:
+def groups_text(groups: Mapping[str, Any], word: str = "") -> str:
     """The number of groups, also by verdict if there are verdicts, and their agreement with planted groups."""
     verdicts = ", ".join(f"{count} {verdict}" for verdict, count in (groups.get("verdicts") or {}).items())
     ari = groups["ari"]

@@ -15,7 +15,7 @@ from fedkin.records.files import drop_models
 from fedkin.records.metrics import value_of
 from fedkin.records.run import Result
 from fedkin.running.experiment import Experiment, load
-from fedkin.running.grid import FAILED, Cell, Hears, HoldOut, Runs, hearing, run_cells
+from fedkin.running.grid import FAILED, Cell, HoldOut, Runs, Watchers, run_cells, stage_watchers
 from fedkin.running.papers import Claim, EqualBudget, PaperTable, Part, Row
 from fedkin.running.tune import at_the_border, best, tune
 from fedkin.tasks import METRICS, Metric
@@ -60,13 +60,10 @@ class Run:
 
     def gains(self, other: Run) -> dict[str, float]:
         """Return how much better the metric of each client is here than in another run."""
-        better = self.metric.better
-        gains: dict[str, float] = {}
-        for id, value in self.values.items():
-            theirs = other.values.get(id)
-            if value is not None and theirs is not None:
-                gains[id] = better(value, theirs)
-        return gains
+        return {
+            id: self.metric.better(value, theirs) for id, value in self.values.items()
+            if value is not None and (theirs := other.values.get(id)) is not None
+        }  # fmt: skip
 
 
 # Figures for which less is better.
@@ -95,11 +92,6 @@ class FinishedPart:
     chosen: Mapping[str, TunedRow]
     failed: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def first(self) -> Run:
-        """The first run of the first row."""
-        return next(iter(next(iter(self.results.values())).values()))
-
     def unmatched_views(self, table: PaperTable) -> list[str]:
         """Return the rows that train on views, as tuned, for which no row has Local on the same views."""
         chosen = self.chosen
@@ -107,14 +99,15 @@ class FinishedPart:
             row.name: _changed(self.experiment, row, chosen[row.name].settings)
             for row in table.rows() if row.name in chosen
         }  # fmt: skip
-        of_local = [one.training.augment for one in experiments.values() if one.method.name == "local"]
-        views = {name: getattr(one.method, "augment", None) for name, one in experiments.items()}
+        of_local = [plan.training.augment for plan in experiments.values() if plan.method.name == "local"]
+        views = {name: getattr(experiment.method, "augment", None) for name, experiment in experiments.items()}
         return [name for name, view in views.items() if view is not None and view not in of_local]
 
     @property
     def share(self) -> bool:
         """Whether the metric is a share, so that differences are written in points."""
-        return self.first.metric.share
+        first_row = next(iter(self.results.values()))
+        return next(iter(first_row.values())).metric.share
 
 
 def reproduce(
@@ -124,20 +117,20 @@ def reproduce(
     folder: Path,
     *,
     finished: bool = False,
-    hears: Hears | None = None,
+    watch: Watchers | None = None,
 ) -> Iterator[FinishedPart]:
     """Run a table, one federation after another; resumes what `folder` holds and reads finished runs.
 
     presets: the folder of the definition. finished: run nothing, and leave out unfinished federations.
-    hears(what, runs done, runs in all) returns the watcher of a run. Raises ConfigError and RunError, like `tune` and
-    `run_experiment`.
+    watch(what, runs done, runs in all) returns the watcher of a run. Raises ConfigError and RunError, like `tune`
+    and `run_experiment`.
     """
-    runs = _TableRuns(table, data_root, folder, not finished, hears)
+    runs = _TableRuns(table, data_root, folder, not finished, watch)
     for part in table.federation:
         if finished and not runs.folder_of(part).is_dir():
             continue
         base = Runs(load(presets / part.preset).with_changes(**part.set), data_root)
-        names = table.names(base.planted(table.seeds[0]))
+        names = table.names(base.federation(table.seeds[0]).planted is not None)
         if not finished or runs.ended(part, names):
             yield runs.finish(part, base, names)
 
@@ -153,7 +146,7 @@ class _TableRuns:
     data_root: Path
     folder: Path
     light: bool
-    hears: Hears | None
+    watch: Watchers | None
     done: int = 0
 
     def ended(self, part: Part, names: Sequence[str]) -> bool:
@@ -175,20 +168,20 @@ class _TableRuns:
             row, control = self.table.row_of(name)
             experiment = _changed(base.experiment, row, chosen[row.name].settings, control)
             cells.append(Cell(name, {}, replace(base, experiment=experiment), name))
-        found = run_cells(
-            cells, self.table.seeds, self.folder_of(part) / "runs", self._kept, self._hearing(part), failed=str
+        outcomes = run_cells(
+            cells, self.table.seeds, self.folder_of(part) / "runs", self._kept, self._stage_watchers(part), failed=str
         )
         self.done += len(cells) * len(self.table.seeds)
         results: dict[str, dict[int, Run]] = {name: {} for name in names}
         failed: dict[str, str] = {}
-        for name, by_seed in zip(names, found, strict=True):
+        for name, by_seed in zip(names, outcomes, strict=True):
             for seed, run in by_seed.items():
                 if isinstance(run, str):
                     failed.setdefault(name, f"seed {seed}: {run}")
                 else:
                     results[name][seed] = run
-        whole = {name: by_seed for name, by_seed in results.items() if not {name, split_control(name)[0]} & set(failed)}
-        return FinishedPart(part, base.experiment, whole, chosen, failed)
+        ended = {name: by_seed for name, by_seed in results.items() if not {name, split_control(name)[0]} & set(failed)}
+        return FinishedPart(part, base.experiment, ended, chosen, failed)
 
     def _kept(self, result: Result) -> Run | str:
         if result.folder is not None:
@@ -202,7 +195,7 @@ class _TableRuns:
         folder = self.folder_of(part) / "tuning" / row.name
         candidates = tune(
             experiment, [row.method], how.equal(tuple(row.set)), HoldOut.parse(row.hold_out or how.hold_out), how.seeds,
-            self.data_root, folder, hears=self._hearing(part, f": tuning {row.name}"),
+            self.data_root, folder, watch=self._stage_watchers(part, f": tuning {row.name}"),
         )[row.method]  # fmt: skip
         self.done += _tries(how)
         self._lighten(folder)
@@ -223,8 +216,8 @@ class _TableRuns:
             for path in folder.rglob("summary.json"):
                 drop_models(path.parent)
 
-    def _hearing(self, part: Part, stage: str = "") -> Hears | None:
-        return hearing(self.hears, f"{part.name}{stage}", self.done, runs_of(self.table))
+    def _stage_watchers(self, part: Part, stage: str = "") -> Watchers | None:
+        return stage_watchers(self.watch, f"{part.name}{stage}", self.done, runs_of(self.table))
 
 
 def _tuned_rows(table: PaperTable) -> list[Row]:

@@ -40,21 +40,18 @@ def round_line(outcome: Outcome, scores: Mapping[str, Score], engine: Engine) ->
         "inferred": outcome.inferred,
         "flops": outcome.flops,
     }
-    missing = missing_kinds(message.missing for message in outcome.traffic)
-    if missing:
-        line["missing"] = missing
-    if outcome.skipped:
-        line["skipped"] = outcome.skipped
-    if outcome.events:
-        line["events"] = {what: list(ids) for what, ids in outcome.events.items()}
-    if scores and engine.setup.measures:
-        line["metrics"] = {
+    further = metrics.further(engine.setup.measures, scores, engine.everyone.unseen) if scores else {}
+    optional: dict[str, Any] = {
+        "missing": missing_kinds(message.missing for message in outcome.traffic),
+        "skipped": outcome.skipped,
+        "events": {what: list(ids) for what, ids in outcome.events.items()},
+        "metrics": {
             name: {what: value for what, value in row.items() if what not in _SUMMARY_ONLY}
-            for name, row in metrics.further(engine.setup.measures, scores, engine.everyone.unseen).items()
-        }
-    if engine.server.info:
-        line["figures"] = dict(engine.server.info)
-    return line
+            for name, row in further.items()
+        },
+        "figures": dict(engine.server.info),
+    }
+    return line | {name: value for name, value in optional.items() if value}
 
 
 def summary_of(
@@ -67,7 +64,7 @@ def summary_of(
     settings = setup.method.model_dump(mode="json")
     optional: dict[str, Any] = {
         "calibration": calibration_of(outcomes_of(everyone.task.metric, seen)),
-        "given": given(settings, run.network),
+        "given": prior_knowledge(settings, run.network),
         "warnings": [
             *drifts_in(rounds),
             *cautions(settings, setup.training.rounds, rounds, scores, everyone.task.metric.name, run.precision),
@@ -130,10 +127,10 @@ def _groups(rounds: list[dict[str, Any]]) -> dict[str, Any]:
     return {**with_graph[-1], "ari_mean": sum(aris) / len(aris) if aris else None}
 
 
-def given(method: Mapping[str, Any], network: str) -> list[str]:
+def prior_knowledge(method: Mapping[str, Any], network: str) -> list[str]:
     """Return the prior knowledge that a method was given, from its settings and `run.network`; empty if none.
 
-    >>> given({"clusters": 4}, "complete"), given({"graph": {"groups": "planted"}}, "complete")
+    >>> prior_knowledge({"clusters": 4}, "complete"), prior_knowledge({"graph": {"groups": "planted"}}, "complete")
     (['4 groups, given'], ['planted groups, given'])
     """
     graph = method.get("graph")

@@ -299,15 +299,15 @@ class Tracking:
     def __init__(self, trackers: Sequence[str | Tracker], folder: Path | None) -> None:
         self.live: list[tuple[str, Tracker]] = []
         # Compare objects by identity: they may have no hash, and equal objects may write to different places.
-        for each in {each if isinstance(each, str) else id(each): each for each in trackers}.values():
-            if isinstance(each, str):
-                check_trackers([each])
-                self.live.append((each, TRACKERS[each](folder)))
-            elif isinstance(each, Tracker) and not isinstance(each, type):
-                self.live.append((type(each).__name__, each))
+        for tracker in {tracker if isinstance(tracker, str) else id(tracker): tracker for tracker in trackers}.values():
+            if isinstance(tracker, str):
+                check_trackers([tracker])
+                self.live.append((tracker, TRACKERS[tracker](folder)))
+            elif isinstance(tracker, Tracker) and not isinstance(tracker, type):
+                self.live.append((type(tracker).__name__, tracker))
             else:
                 raise ConfigError(
-                    f"trackers: expected {', '.join(TRACKERS)}, or objects with start, log and finish; got {each!r}"
+                    f"trackers: expected {', '.join(TRACKERS)}, or objects with start, log and finish; got {tracker!r}"
                 )
         self.over = False
 

@@ -18,8 +18,9 @@ from fedkin.records import reading
 from fedkin.records.files import json_bytes
 from fedkin.records.reading import Plan
 from fedkin.records.run import Result
-from fedkin.running.experiment import Experiment, taken_changes
-from fedkin.running.grid import Cell, Choice, Hears, HoldOut, Runs, check_choices, combinations, run_plan, values_of
+from fedkin.running.experiment import Experiment, resolve_changes
+from fedkin.running.grid import Cell, Choice, HoldOut, Runs, Watchers, check_choices, combinations, run_plan, values_of
+from fedkin.running.plugins import own_section
 from fedkin.settings import Span, flat, tunables
 
 __all__ = ["RATE", "Candidate", "Equal", "at_the_border", "best", "plan_choices", "tune"]
@@ -90,8 +91,12 @@ class Equal:
 
     def twinned(self, experiment: Experiment, tried: Sequence[Candidate]) -> list[Candidate]:
         """Return these candidates, each with its twin that has twice the rate, if that was tried."""
-        twins = [next((two for two in tried if two.settings == _at(2.0, one, experiment)), None) for one in tried]
-        return [replace(one, faster=twin) for one, twin in zip(tried, twins, strict=True)]
+
+        def twin(candidate: Candidate) -> Candidate | None:
+            settings = _at(2.0, candidate, experiment)
+            return next((other for other in tried if other.settings == settings), None)
+
+        return [replace(candidate, faster=twin(candidate)) for candidate in tried]
 
     def further(self, experiment: Experiment, tried: Sequence[Candidate], higher: bool) -> dict[str, Any] | None:
         """Return the settings to try next, given these candidates with their twins; None if there are none."""
@@ -101,11 +106,11 @@ class Equal:
         if RATE in ranges:
             if winner.faster is None:
                 return _at(2.0, winner, experiment)
-            rate, *others = (_at(1.0, one, experiment)[RATE] for one in (winner, *tried))
+            rate, *others = (_at(1.0, candidate, experiment)[RATE] for candidate in (winner, *tried))
             if rate == min(others):
                 return _at(0.5, winner, experiment)
         before = flat(experiment.resolved())
-        for path, end in _ends(before, winner.settings, [one.settings for one in tried]):
+        for path, end in _ends(before, winner.settings, [candidate.settings for candidate in tried]):
             value = winner.settings.get(path, before.get(path))
             beyond = _beyond(ranges[path], value, end) if path != RATE else None
             if beyond is not None:
@@ -113,9 +118,9 @@ class Equal:
         return None
 
 
-def _at(factor: float, one: Candidate, experiment: Experiment) -> dict[str, Any]:
+def _at(factor: float, candidate: Candidate, experiment: Experiment) -> dict[str, Any]:
     """Return the settings of a candidate with its rate times this factor."""
-    return {**one.settings, RATE: factor * one.settings.get(RATE, experiment.training.lr)}
+    return {**candidate.settings, RATE: factor * candidate.settings.get(RATE, experiment.training.lr)}
 
 
 def _value_at(span: Range, share: float) -> Any:
@@ -193,22 +198,22 @@ class Candidate:
     def cost(self, higher: bool) -> float:
         """Return the worse of its mean and the mean with twice the rate, so that lower is better."""
         costs = [
-            math.inf if math.isnan(one.mean) else -one.mean if higher else one.mean
-            for one in (self, self.faster or self)
+            math.inf if math.isnan(candidate.mean) else -candidate.mean if higher else candidate.mean
+            for candidate in (self, self.faster or self)
         ]
         return max(costs)
 
 
 def best(candidates: Sequence[Candidate], higher: bool) -> Candidate | None:
     """Return the candidate with the lowest cost (the first one in a tie); None if all failed."""
-    judged = [one for one in candidates if not math.isnan(one.mean)]
-    return min(judged, key=lambda one: one.cost(higher)) if judged else None
+    judged = [candidate for candidate in candidates if not math.isnan(candidate.mean)]
+    return min(judged, key=lambda candidate: candidate.cost(higher)) if judged else None
 
 
 def tune(
     experiment: Experiment, methods: Sequence[str], choices: Sequence[Choice] | Equal, hold: HoldOut,
     seeds: Sequence[int], data_root: Path | None, folder: Path, *,
-    hears: Hears | None = None,
+    watch: Watchers | None = None,
 ) -> dict[str, list[Candidate]]:  # fmt: skip
     """Run every candidate of every method on `held_out` federations; write each method's best one to `tuned.toml`.
 
@@ -251,7 +256,7 @@ def tune(
         return more
 
     def outputs(results: list[dict[int, float | str]]) -> dict[str, bytes]:
-        winners = {name: one for name, tried in judged(results).items() if (one := best(tried, metric.higher))}
+        winners = {name: winner for name, tried in judged(results).items() if (winner := best(tried, metric.higher))}
         means = {name: winner.mean for name, winner in winners.items()}
         return {
             "tuned.toml": tomli_w.dumps(_tuned(experiment, winners)).encode(),
@@ -267,7 +272,7 @@ def tune(
         else {"values": values_of(choices)}
     )  # fmt: skip
     plan = Plan(command="tune", methods=list(methods), seeds=list(seeds), hold_out=str(hold), **what)
-    return judged(run_plan(base, cells, folder, plan, kept, hears, outputs=outputs, failed=str, further=further))
+    return judged(run_plan(base, cells, folder, plan, kept, watch, outputs=outputs, failed=str, further=further))
 
 
 def plan_choices(plan: Plan) -> list[Choice] | Equal:
@@ -284,9 +289,9 @@ def _tuned(experiment: Experiment, winners: Mapping[str, Candidate]) -> dict[str
     """
     table = experiment.resolved()
     sections = {name: flat(section) for name, section in table.get("methods", {}).items()}
-    files = list(table.get("own", []))
+    files = [*table.get("own", [])]
     for name, winner in winners.items():
-        settings, more = taken_changes(winner.settings)  # the table is read in another folder
+        settings, more = resolve_changes(winner.settings)  # the table is read in another folder
         sections[name] = sections.get(name, {}) | settings
         files += more
-    return table | {"methods": sections} | ({"own": list(dict.fromkeys(files))} if files else {})
+    return table | {"methods": sections} | own_section(files)

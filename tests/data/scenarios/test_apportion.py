@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fedkin.data.dataset import Dataset
-from fedkin.data.scenarios.dealing import apportion, dirichlet, lifted, tests_like
+from fedkin.data.scenarios.dealing import apportion, dirichlet, raised_to_least, tests_like
 
 Make = Callable[..., Dataset]
 tests_like.__test__ = False  # type: ignore[attr-defined]
@@ -40,7 +40,7 @@ def lifted_one_by_one(sizes: list[int], least: list[int]) -> list[int]:
 def test_lifted(pairs: list[tuple[int, int]]) -> None:
     sizes, least = (np.array(column) for column in zip(*pairs, strict=True))
     assume(least.sum() <= sizes.sum())
-    found = lifted(sizes, least)
+    found = raised_to_least(sizes, least)
     assert found.sum() == sizes.sum()
     assert (found >= least).all()
     assert sorted(found.tolist()) == sorted(lifted_one_by_one(sizes.tolist(), least.tolist()))

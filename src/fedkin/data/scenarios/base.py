@@ -15,7 +15,7 @@ from pydantic import Field
 from fedkin.data.dataset import Dataset, Split
 from fedkin.errors import ConfigError, nearest
 from fedkin.federation import Change, Client, Federation, Samples
-from fedkin.federation.inputs import joined
+from fedkin.federation.inputs import concatenated
 from fedkin.keys import rng
 from fedkin.settings import Settings
 
@@ -137,11 +137,11 @@ def set_apart(federation: Federation, unseen: Unseen, test: UnseenTest, seed: in
         drawn = rng(seed, "unseen").permutation(len(ids))[: max(1, round(unseen * len(ids)))]
         chosen = {ids[place] for place in drawn}
     else:
-        chosen = _named(federation, (unseen,) if isinstance(unseen, str) else unseen)
+        chosen = _ids_named(federation, (unseen,) if isinstance(unseen, str) else unseen)
     if len(chosen) == len(federation):
-        made = f"{unseen!r} makes all {len(chosen)} clients unseen"
-        raise ConfigError(f"scenario.unseen: {made}; leave at least one client to train")
-    clients = [_unseen(client, test) if id in chosen else client for id, client in federation.items()]
+        what = f"{unseen!r} makes all {len(chosen)} clients unseen"
+        raise ConfigError(f"scenario.unseen: {what}; leave at least one client to train")
+    clients = [_as_unseen(client, test) if id in chosen else client for id, client in federation.items()]
     return type(federation)(clients, federation.task, federation.name)
 
 
@@ -154,7 +154,7 @@ def groups_of(federation: Federation) -> list[str]:
     return groups
 
 
-def _named(federation: Federation, unseen: Sequence[str]) -> set[str]:
+def _ids_named(federation: Federation, unseen: Sequence[str]) -> set[str]:
     """The ids of the clients that `unseen` names by id or by group."""
     ids: set[str] = set()
     for name in unseen:
@@ -174,7 +174,7 @@ def _named(federation: Federation, unseen: Sequence[str]) -> set[str]:
     return ids
 
 
-def _unseen(client: Client, test: UnseenTest) -> Client:
+def _as_unseen(client: Client, test: UnseenTest) -> Client:
     if test == "test":
         return replace(client, seen=False)
     return replace(_all_as_test(client), changes=tuple(map(_all_as_test, client.changes)), seen=False)
@@ -216,4 +216,4 @@ def _joined(parts: Sequence[Samples], what: str) -> Samples:
         return Samples(first.x, first.y, rows, first.scale)
     if len(parts) == 1:
         return first
-    return Samples(joined([p.own().x for p in parts]), torch.cat([p.labels() for p in parts]), scale=first.scale)
+    return Samples(concatenated([p.own().x for p in parts]), torch.cat([p.labels() for p in parts]), scale=first.scale)

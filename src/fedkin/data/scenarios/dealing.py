@@ -48,13 +48,13 @@ def apportion(total: int, shares: npt.NDArray[np.generic]) -> Rows:
     return sizes
 
 
-def lifted(sizes: Rows, least: Rows | int) -> Rows:
+def raised_to_least(sizes: Rows, least: Rows | int) -> Rows:
     """The sizes with none below `least` and the same total: what is missing is taken from the largest.
 
     The largest are cut down to a common level, but not below their own `least`. `least` may differ between
     positions; its total must not be above that of the sizes.
 
-    >>> lifted(np.array([0, 9, 1, 6]), 2).tolist()
+    >>> raised_to_least(np.array([0, 9, 1, 6]), 2).tolist()
     [2, 6, 2, 6]
     """
     floor = np.broadcast_to(np.asarray(least, np.int64), sizes.shape)
@@ -130,7 +130,7 @@ def _shared_out(have: Rows, counts: Rows) -> Rows:
         owners = np.flatnonzero(counts[:, label])
         sizes = apportion(have[label], counts[owners, label])
         least = (main[owners] == label).astype(np.int64)
-        shares[owners, label] = lifted(sizes, least) if least.sum() <= have[label] else sizes
+        shares[owners, label] = raised_to_least(sizes, least) if least.sum() <= have[label] else sizes
     return shares
 
 

@@ -91,8 +91,8 @@ class Drift(Scenario):
                 f"there in round 1: at least {asked + 1}"
             )
         draw = rng(seed, self.name, "clients")
-        left = _Groups(inner, draw)
-        changed, gone = self._drifted(inner, left)
+        left = _UndrawnClients(inner, draw)
+        changed, gone = self._draw_changes(inner, left)
         late = [left.take() for _ in range(self.newcomers)]
         joins = dict(zip(late, _spread(self.joins, len(late)), strict=True))
 
@@ -105,7 +105,7 @@ class Drift(Scenario):
             clients.append(replace(client, joins=joins.get(id, client.joins)))
         return Federation(clients, inner.task, f"{inner.name}-{self.name}")
 
-    def _drifted(self, inner: Federation, left: _Groups) -> tuple[dict[str, Change], set[str]]:
+    def _draw_changes(self, inner: Federation, left: _UndrawnClients) -> tuple[dict[str, Change], set[str]]:
         """(the change of every drifting client, the ids of the clients whose samples these take)."""
         if self.drifting and (inner.planted is None or len(set(inner.planted.values())) < 2):
             lacks = f"{self.of.name} plants no two groups between which a client could move"
@@ -121,7 +121,7 @@ class Drift(Scenario):
         return changed, gone
 
 
-class _Groups:
+class _UndrawnClients:
     """Clients not drawn yet, by group; each draw is from a largest group, so that draws are spread evenly."""
 
     def __init__(self, inner: Federation, draw: np.random.Generator) -> None:

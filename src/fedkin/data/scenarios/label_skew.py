@@ -23,8 +23,8 @@ from fedkin.data.scenarios.dealing import (
     deal,
     dealt,
     dirichlet,
-    lifted,
     owners_of,
+    raised_to_least,
     rows_of,
     shuffled_classes,
     spread,
@@ -78,8 +78,8 @@ class Dirichlet(Scenario):
             sizes = apportion(len(rows), dirichlet(draw, self.alpha, (1, self.clients))[0])
             owner[draw.permutation(rows)] = np.repeat(np.arange(self.clients), sizes)
         sizes = np.bincount(owner, minlength=self.clients)
-        wanted = lifted(sizes, self.min_size)
-        return _handed_over(owner, labels, sizes, wanted, rng(seed, self.name, "fill"))
+        wanted = raised_to_least(sizes, self.min_size)
+        return _reassign_surplus(owner, labels, sizes, wanted, rng(seed, self.name, "fill"))
 
     def _equal(self, pools: Sequence[Rows], labels: Rows, seed: int) -> Rows:
         """The client of every row: one client after another draws its samples; -1 for the few left over."""
@@ -97,7 +97,7 @@ class Dirichlet(Scenario):
         return owner
 
 
-def _handed_over(owner: Rows, labels: Rows, sizes: Rows, wanted: Rows, draw: np.random.Generator) -> Rows:
+def _reassign_surplus(owner: Rows, labels: Rows, sizes: Rows, wanted: Rows, draw: np.random.Generator) -> Rows:
     """The owners after clients above their wanted size gave random samples to clients below theirs."""
     mixed = np.lexsort((draw.random(len(owner)), owner))
     place = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
@@ -199,7 +199,7 @@ class ClassesPerClient(Scenario):
         slots = -(-self.clients * self.classes // total) + self.spare_slots
         pools = [self._shuffled(dataset, split, slots, seed) for split in SPLITS]
         shares = rng(seed, self.name, "shares").uniform(*self.share, (total, slots))
-        owned = self._owned(total, seed)
+        owned = self._assign_classes(total, seed)
         # The client's slot of each of its classes, counted from 1.
         slot = np.cumsum(owned, axis=0) * owned
         parts = []
@@ -224,7 +224,7 @@ class ClassesPerClient(Scenario):
             used.append(rows[:count])
         return used
 
-    def _owned(self, total: int, seed: int) -> Rows:
+    def _assign_classes(self, total: int, seed: int) -> Rows:
         """[clients, classes] 1 for the classes of a client: those with most slots left, ties drawn at random."""
         draw = rng(seed, self.name, "classes")
         owned = np.zeros((self.clients, total), np.int64)
@@ -300,7 +300,7 @@ class QuantitySkew(Scenario):
         else:
             # In logarithms: k^-alpha itself may be too small for a float.
             shares = np.exp(-self.alpha * np.log(1 + draw.permutation(self.clients)))
-        return lifted(apportion(total, shares), self.min_size)
+        return raised_to_least(apportion(total, shares), self.min_size)
 
 
 # -- groups of clients that own the same few classes --------------------------------------------------------------

@@ -21,7 +21,7 @@ _NONE = np.empty(0, np.int64)
 class _OwnClients(Scenario):
     """Clients as the data set states them."""
 
-    def _stated(self, dataset: Dataset) -> tuple[dict[str, Rows], dict[str, Rows], dict[str, str]]:
+    def _clients_of(self, dataset: Dataset) -> tuple[dict[str, Rows], dict[str, Rows], dict[str, str]]:
         """(each client's training rows, its test rows, its group); no groups if the data set states none."""
         train, test = dataset.train, dataset.test
         if train.client is None or test.client is None:
@@ -51,7 +51,7 @@ class Natural(_OwnClients):
 
     def build(self, dataset: Dataset, seed: int) -> Federation:
         """The federation; raises DataError if the data set states no clients, ConfigError if there are too few."""
-        train, test, groups = self._stated(dataset)
+        train, test, groups = self._clients_of(dataset)
         ids = self._ids(train, test, dataset.name)
         order = rng(seed, self.name, "order").permutation(len(ids))[: self.clients]
         chosen = [ids[place] for place in order]
@@ -94,7 +94,7 @@ class Regions(_OwnClients):
 
     def build(self, dataset: Dataset, seed: int) -> Federation:
         """The federation; raises DataError if the data set states no clients or no groups."""
-        train, test, group = self._stated(dataset)
+        train, test, group = self._clients_of(dataset)
         if not group:
             raise DataError(f"scenario regions: {dataset.name} does not say in which group its clients are")
         joined = self._joined({id: len(rows) for id, rows in train.items()}, group, seed)

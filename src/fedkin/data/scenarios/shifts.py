@@ -131,9 +131,9 @@ class RotatedMasked(Scenario):
         parts = np.array_split(np.arange(self.clients), len(self.rotations))
         angles: list[int] = [angle for angle, part in zip(self.rotations, parts, strict=True) for _ in part]
         masks = [self._mask(height, width, seed, id) for id in ids]
-        turned = (_turned(dataset, split, rows, angles, masks) for split, rows in zip(SPLITS, dealt, strict=True))
+        samples = (_shifted(dataset, split, rows, angles, masks) for split, rows in zip(SPLITS, dealt, strict=True))
         return self.assembled(
-            dataset, seed, *turned, groups=[f"rot{angle}" for angle in angles],
+            dataset, seed, *samples, groups=[f"rot{angle}" for angle in angles],
             about=[{"rotation": angle} for angle in angles],
         )  # fmt: skip
 
@@ -163,8 +163,10 @@ class RotatedMasked(Scenario):
         return torch.from_numpy(pixels[:height, :width].copy())
 
 
-def _turned(dataset: Dataset, split: Split, parts: list[Rows], angles: list[int], masks: list[Tensor]) -> list[Samples]:
-    """Every client's samples, as rows of one shared tensor."""
+def _shifted(
+    dataset: Dataset, split: Split, parts: list[Rows], angles: list[int], masks: list[Tensor]
+) -> list[Samples]:
+    """Every client's rotated and masked samples, as rows of one shared tensor."""
     part = dataset.part(split)
     order = torch.from_numpy(np.concatenate(parts))
     x, y = part.x[order], part.y[order]
@@ -172,8 +174,8 @@ def _turned(dataset: Dataset, split: Split, parts: list[Rows], angles: list[int]
     start = 0
     for rows, angle, mask in zip(parts, angles, masks, strict=True):
         stop = start + len(rows)
-        turned = torch.rot90(x[start:stop], angle // 90, dims=(-2, -1))
-        x[start:stop] = turned.masked_fill(mask, dataset.white)
+        rotated = torch.rot90(x[start:stop], angle // 90, dims=(-2, -1))
+        x[start:stop] = rotated.masked_fill(mask, dataset.white)
         samples.append(Samples(x, y, torch.arange(start, stop), dataset.scale))
         start = stop
     return samples

@@ -15,7 +15,7 @@ import pyarrow as pa
 import torch
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
-from fedkin.data.dataset import Dataset, parted
+from fedkin.data.dataset import Dataset, train_and_test
 from fedkin.data.fetching import missing
 from fedkin.data.sources.base import Source, locate
 from fedkin.errors import ConfigError, DataError, nearest
@@ -84,15 +84,15 @@ class EicuDemo(Source):
             raise ConfigError("data.unseen: these are all regions; leave at least one region to train")
         test = hold_out_people(stays["hospital"], stays["person"], self.test_fraction, self.seed)
         fit = ~test & ~np.isin(stays["region"], self.unseen)
-        values = np.concatenate([_of_stays(table, stays["id"]) for table in apache], axis=1)
-        had = [
+        values = np.concatenate([_values_of_stays(table, stays["id"]) for table in apache], axis=1)
+        flags = [
             _has(ids, names, stays["id"], fit, self.min_count)
             for ids, names in (_diagnoses(folder), _treatments(folder, self.hours))
         ]
-        x = np.concatenate([filled(values, fit, self.min_count), *had], axis=1).astype(np.float32)
+        x = np.concatenate([with_missing(values, fit, self.min_count), *flags], axis=1).astype(np.float32)
         y = stays["died"].astype(np.int64)
 
-        parts = parted(torch.from_numpy(x), torch.from_numpy(y), test, stays["hospital"], stays["region"])
+        parts = train_and_test(torch.from_numpy(x), torch.from_numpy(y), test, stays["hospital"], stays["region"])
         return Dataset(self.source, *parts, Task(2, (x.shape[1],), "risk"), unseen=self.unseen)
 
 
@@ -117,7 +117,7 @@ def _stays(folder: Path, ids: Ids) -> dict[str, npt.NDArray[Any]]:
     return {name: values[kept] for name, values in stays.items()}
 
 
-def _of_stays(table: Mapping[str, npt.NDArray[Any]], stays: Ids) -> Floats:
+def _values_of_stays(table: Mapping[str, npt.NDArray[Any]], stays: Ids) -> Floats:
     """The rows of these stays in a table, as [stays, columns]; NaN for -1 and for empty cells."""
     row = {int(id): number for number, id in enumerate(table[_STAY])}
     values = np.stack([table[column] for column in table if column != _STAY], axis=1)[[row[int(id)] for id in stays]]
@@ -198,7 +198,7 @@ def standardised(values: Floats, fit: Flags) -> Floats:
     return clipped
 
 
-def filled(values: Floats, fit: Flags, least: int) -> Floats:
+def with_missing(values: Floats, fit: Flags, least: int) -> Floats:
     """`standardised`, plus a 0/1 column for each column that is missing in at least `least` of the rows `fit`."""
     unknown = ~np.isfinite(values)
     often = unknown[fit].sum(0) >= least

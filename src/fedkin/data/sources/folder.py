@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator
 
-from fedkin.data.dataset import Dataset, parted
+from fedkin.data.dataset import Dataset, train_and_test
 from fedkin.data.sources.base import Source, locate, need_folder
 from fedkin.errors import ConfigError, DataError, imported, nearest
 from fedkin.federation import Scale, Task
@@ -88,10 +88,10 @@ class Folder(Source):
         x = np.empty((len(files), channels, *size), np.uint8)
         for row, (_, file) in enumerate(files):
             x[row] = read_image(file, size, resize=self.size != "same", grey=self.grey)
-        held = hold_out(np.char.add(np.char.add(domain, "/"), label.astype(np.str_)), self.test_fraction, self.seed)
+        is_test = hold_out(np.char.add(np.char.add(domain, "/"), label.astype(np.str_)), self.test_fraction, self.seed)
 
         named = {"client" if self.folders == "clients" else "group": domain}
-        train, test = parted(torch.from_numpy(x), torch.from_numpy(label), held, **named)
+        train, test = train_and_test(torch.from_numpy(x), torch.from_numpy(label), is_test, **named)
         task = Task(len(classes), (channels, *size))
         return Dataset(place.name, train, test, task, scale), classes
 

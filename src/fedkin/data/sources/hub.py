@@ -64,31 +64,31 @@ class Hub(Rows):
     def load(self, root: Path) -> Dataset:
         """Read the dataset; raises DataError naming it, the column and the row, ConfigError without datasets."""
         where = self._where(root)
-        held, is_test = self._splits(self.opened(root), where)
+        rows, is_test = self._splits(self.opened(root), where)
         for role in ("target", "client", "group", "image", "tokens"):
             name = getattr(self, role)
-            if name is not None and name not in held.column_names:
-                raise DataError(f"{where}: data.{role}: no column {name!r}; {nearest(name, held.column_names)}")
-        if odd := {_SPLIT, _WHOSE} & set(held.column_names):
+            if name is not None and name not in rows.column_names:
+                raise DataError(f"{where}: data.{role}: no column {name!r}; {nearest(name, rows.column_names)}")
+        if odd := {_SPLIT, _WHOSE} & set(rows.column_names):
             raise DataError(f"{where}: a column is called {odd.pop()!r}; rename it")
         if self.image is None and self.tokens is None:
-            return dataset_of(*self._with_split(_with_names(held), {}, is_test), where)
+            return dataset_of(*self._with_split(_with_names(rows), {}, is_test), where)
         roles = {self.target, self.client, self.group, self.person, self.time, self.split}
-        table = _with_names(held.select_columns([name for name in held.column_names if name in roles]))
-        named = getattr(held.features[self.target], "names", ())
+        table = _with_names(rows.select_columns([name for name in rows.column_names if name in roles]))
+        classes = getattr(rows.features[self.target], "names", ())
         numeric = pa.types.is_floating(table.schema.field(self.target).type)
         kind = self.kind or ("regression" if numeric else "classification")
         if self.client is None:  # hold out a share of each class
-            classes = pc.fill_null(table.column(self.target).cast(pa.string()), "(unknown)")
-            whose = pa.array(["(all)"] * len(table)) if kind == "regression" else classes
+            labels = pc.fill_null(table.column(self.target).cast(pa.string()), "(unknown)")
+            whose = pa.array(["(all)"] * len(table)) if kind == "regression" else labels
             table = table.append_column(_WHOSE, whose)
         changes = {"client": self.client or _WHOSE, "kind": kind, "leave_out": (), "categories": ()}
         table, reading = self._with_split(table, changes, is_test)
-        target = Target(kind, tuple(named)) if len(named) > 1 and kind != "regression" else None
+        target = Target(kind, tuple(classes)) if len(classes) > 1 and kind != "regression" else None
         if self.image is not None:
-            x, scale = self._pictures(held, where), Scale()
+            x, scale = self._pictures(rows, where), Scale()
         else:
-            x, scale = self.ids(held.with_format("arrow")[:].column(self.tokens).to_pylist(), where), None
+            x, scale = self.ids(rows.with_format("arrow")[:].column(self.tokens).to_pylist(), where), None
         dataset = dataset_beside(x, table, reading, where, target, scale)
         if self.client is not None:
             return dataset
@@ -137,13 +137,13 @@ class Hub(Rows):
             changes = {**changes, "split": _SPLIT}
         return table, self.model_copy(update=changes)
 
-    def _pictures(self, held: Any, where: str) -> torch.Tensor:
+    def _pictures(self, rows: Any, where: str) -> torch.Tensor:
         """[n, 1 or 3, height, width] bytes."""
         pictures = np.empty(0, np.uint8)
-        for row in range(len(held)):
+        for row in range(len(rows)):
             place = f"{where}: row {row}: {self.image!r}"
             try:
-                image = held[row][self.image]
+                image = rows[row][self.image]
                 if hasattr(image, "convert"):
                     image = as_bytes(image)
             except Exception as error:  # on a damaged image the decoders raise many kinds of exceptions
@@ -151,23 +151,23 @@ class Hub(Rows):
             if not hasattr(image, "convert"):
                 how = "cast the column to datasets.Image()"
                 raise DataError(f"{place}: expected a picture, got {type(image).__name__}; {how}")
-            one = picture(image if self.size is None else image.resize((self.size, self.size), 2))
+            pixels = picture(image if self.size is None else image.resize((self.size, self.size), 2))
             if not row:
-                pictures = np.empty((len(held), *one.shape), np.uint8)
-            if one.shape != pictures.shape[1:]:
-                shapes = f"{list(one.shape)}, those before have {list(pictures.shape[1:])} [channels, height, width]"
+                pictures = np.empty((len(rows), *pixels.shape), np.uint8)
+            if pixels.shape != pictures.shape[1:]:
+                shapes = f"{list(pixels.shape)}, those before have {list(pictures.shape[1:])} [channels, height, width]"
                 raise DataError(f"{where}: row {row}: a picture of {shapes}; set data.size, or convert them")
-            pictures[row] = one
+            pictures[row] = pixels
         return torch.from_numpy(pictures)
 
 
-def _with_names(held: Any) -> pa.Table:
+def _with_names(rows: Any) -> pa.Table:
     """The columns as a table, with the names of classes in place of their numbers."""
-    table: pa.Table = held.with_format("arrow")[:]
+    table: pa.Table = rows.with_format("arrow")[:]
     for place, name in enumerate(table.column_names):
-        feature = held.features[name]
+        feature = rows.features[name]
         if hasattr(feature, "int2str"):
-            known = table.column(name).to_pylist()
-            names = [None if one is None or one < 0 else feature.int2str(one) for one in known]
+            numbers = table.column(name).to_pylist()
+            names = [None if number is None or number < 0 else feature.int2str(number) for number in numbers]
             table = table.set_column(place, name, pa.array(names, pa.string()))
     return table

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from pydantic import Field, NonNegativeInt
 
-from fedkin.data.dataset import SPLITS, Dataset, Part, parted
+from fedkin.data.dataset import SPLITS, Dataset, Part, train_and_test
 from fedkin.data.fetching import missing
 from fedkin.data.sources.base import Published, Source, check_labels, need_file, need_folder
 from fedkin.errors import DataError
@@ -45,9 +45,9 @@ class Digits(Source):
         from sklearn.datasets import load_digits
 
         x, y = load_digits(return_X_y=True)
-        held = hold_out(y.astype(np.str_), self.test_fraction, self.seed)
+        is_test = hold_out(y.astype(np.str_), self.test_fraction, self.seed)
         images = torch.from_numpy(x.astype(np.uint8).reshape(-1, 1, 8, 8))
-        train, test = parted(images, torch.from_numpy(y.astype(np.int64)), held)
+        train, test = train_and_test(images, torch.from_numpy(y.astype(np.int64)), is_test)
         return Dataset("digits", train, test, Task(10, (1, 8, 8)), Scale(divide=16.0))
 
 
@@ -149,10 +149,11 @@ class Qmnist(Published):
         files = [self.place(root) / f"qmnist-{split}-labels-idx2-int" for split in SPLITS]
         both = [digits.train, digits.test]
         writers = np.concatenate([_writers(file, part.y.numpy()) for file, part in zip(files, both, strict=True)])
-        held = np.arange(len(writers)) >= len(digits.train)
+        is_test = np.arange(len(writers)) >= len(digits.train)
         if self.split == "writers":
-            held = hold_out(writers, self.test_fraction, self.seed)
-        train, test = parted(torch.cat([part.x for part in both]), torch.cat([part.y for part in both]), held, writers)
+            is_test = hold_out(writers, self.test_fraction, self.seed)
+        x, y = (torch.cat([getattr(part, name) for part in both]) for name in ("x", "y"))
+        train, test = train_and_test(x, y, is_test, writers)
         return Dataset("qmnist", train, test, digits.task, digits.scale)
 
 
@@ -261,7 +262,7 @@ class Femnist(Published):
             train, test = (Part(*_of_leaf(folder / name)) for name in SPLITS)
         else:
             x, y, writers = _of_leaf(folder / "all_data" if (folder / "all_data").is_dir() else folder)
-            train, test = parted(x, y, hold_out(writers, self.test_fraction, self.seed), writers)
+            train, test = train_and_test(x, y, hold_out(writers, self.test_fraction, self.seed), writers)
         return Dataset("femnist", train, test, Task(_WRITTEN, (1, 28, 28)), Scale())
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from pydantic import Field, NonNegativeInt, PositiveFloat
 
-from fedkin.data.dataset import Dataset, parted
+from fedkin.data.dataset import Dataset, train_and_test
 from fedkin.data.sources.base import Source, locate, need_file
 from fedkin.errors import DataError
 from fedkin.federation import Scale, Task
@@ -53,7 +53,7 @@ class Npz(Source):
     def load(self, root: Path) -> Dataset:
         """Read the file; raises DataError naming it, the array and what was expected."""
         path = locate(root, self.path)
-        arrays = opened(path)
+        arrays = read_arrays(path)
         x = self._inputs(arrays["x"], path)
         client = group = None
         try:
@@ -65,16 +65,16 @@ class Npz(Source):
                 raise DataError("group is there, but no array client; expected both")
             task, y = self._targets(arrays["y"], client, tuple(x.shape))
             if "split" in arrays:
-                held = which_test(arrays["split"], "split", len(x))
+                is_test = which_test(arrays["split"], "split", len(x))
             else:
                 each = y.astype(np.str_) if task.labels else np.full(len(x), "all")
-                held = hold_out(each if client is None else client, self.test_fraction, self.seed)
-            if held.all():
+                is_test = hold_out(each if client is None else client, self.test_fraction, self.seed)
+            if is_test.all():
                 raise DataError("split leaves no training sample; expected at least one 'train'")
         except DataError as error:
             raise DataError(f"{path}: array {error}") from None
 
-        train, test = parted(x, torch.from_numpy(y), held, client, group)
+        train, test = train_and_test(x, torch.from_numpy(y), is_test, client, group)
         return Dataset(path.stem, train, test, task, self._scale(x, path))
 
     def _inputs(self, array: npt.NDArray[Any], path: Path) -> torch.Tensor:
@@ -121,7 +121,7 @@ class Npz(Source):
         return None if scale == Scale(divide=1.0) else scale
 
 
-def opened(path: Path) -> dict[str, npt.NDArray[Any]]:
+def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
     """The arrays of the file that fedkin uses; raises DataError naming the file and the array."""
     need_file(path, "a numpy .npz file with arrays x and y")
     try:

@@ -16,14 +16,14 @@ import pyarrow as pa
 import torch
 from pydantic import NonNegativeInt, PositiveInt
 
-from fedkin.data.dataset import Dataset, parted
+from fedkin.data.dataset import Dataset, train_and_test
 from fedkin.data.fetching import ROOTED
 from fedkin.data.sources.base import Source, locate
-from fedkin.data.tables import Written, code_like, noted, read_csv, read_folder, read_parquet
+from fedkin.data.tables import CsvFormat, code_like, column_notes, read_csv, read_folder, read_parquet
 from fedkin.errors import DataError, first_few, nearest
 from fedkin.federation import Scale
 from fedkin.federation.summaries import SharedEncoding
-from fedkin.federation.table import Columns, Reading, Target, columns_of, encoded, remember, target_in
+from fedkin.federation.table import Columns, Reading, Target, columns_of, encoded, find_target, remember
 from fedkin.untrusted import error_text, escaped, most
 
 _LOG = logging.getLogger("fedkin")
@@ -109,7 +109,7 @@ class TableSource(Rows):
             raise DataError(f"{path}: cannot be read as a table ({error_text(error)})") from None
 
 
-class Csv(Written, TableSource):
+class Csv(CsvFormat, TableSource):
     """Your own table in one CSV file with a column of clients, or in a folder with a CSV file for each client.
 
     The first line has the columns' names. Numbers, dates (2026-11-22) and booleans are detected. Empty cells, NA, NaN
@@ -159,7 +159,9 @@ def warn(table: pa.Table, reading: Reading, where: str) -> None:
         _LOG.warning("%s: whole numbers with leading zeros are read as numbers: %s; if they are codes, name them in "
                      "data.categories", where, columns)  # fmt: skip
     notes = [
-        f"column {escaped(name, 60)!r}: {note}" for name, note in noted(table).items() if name not in reading.leave_out
+        f"column {escaped(name, 60)!r}: {note}"
+        for name, note in column_notes(table).items()
+        if name not in reading.leave_out
     ]
     if notes:
         _LOG.warning("%s: %s", where, first_few(notes, 5))
@@ -187,12 +189,12 @@ def dataset_beside(
     target: what the target means (None: found in the table). Raises DataError naming `where`, the column and the row.
     """
     columns = columns_of(table, reading, where)
-    target = target_in(table, reading, columns, where) if target is None else target
+    target = find_target(table, reading, columns, where) if target is None else target
     return replace(_dataset(x, target(table, reading.target), columns, target, where), scale=scale)
 
 
 def _dataset(x: torch.Tensor, y: npt.NDArray[Any], columns: Columns, target: Target, where: str) -> Dataset:
-    train, test = parted(x, torch.from_numpy(y), columns.held, columns.client, columns.group)
+    train, test = train_and_test(x, torch.from_numpy(y), columns.is_test, columns.client, columns.group)
     return Dataset(Path(where).name.split(".")[0], train, test, target.task(*x.shape[1:]), target=target)
 
 

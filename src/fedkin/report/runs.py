@@ -1,0 +1,180 @@
+"""The runs of a report: their methods' names, the runs to compare them with, and clients' gains over Local."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedkin.analysis.paired import LEAST_EVENTS, LEAST_SAMPLES
+from fedkin.errors import RunError
+from fedkin.methods import METHODS
+from fedkin.records.comparison import Gains, gains_over
+from fedkin.records.controls import named, split_control
+from fedkin.records.run import Result
+
+_NETWORKED = ("network", "peer")  # engines
+# Settings that two runs must share so that only their methods differ.
+_SECTIONS = ("data", "scenario", "model", "training")
+
+RULE = (
+    "Gained or hurt: the 95 % interval of the paired difference to Local, on the same test samples, is all above or "
+    "all below 0. Each client is judged separately: of 100 clients without any difference, about 5 get a wrong "
+    "verdict. "
+    f"Too few: less than {LEAST_EVENTS} events or {LEAST_EVENTS} others in a risk task, less than {LEAST_SAMPLES} test "
+    "samples in other tasks."
+)
+
+
+# -- names -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ReportRun:
+    """A run in a report.
+
+    label, title: of its method in the report. local: the comparable run of Local, if there is one; gain: its clients'
+    gain over that run.
+    """
+
+    run: Result
+    label: str
+    title: str
+    local: Result | None
+    gain: Gains | None
+
+
+def report_runs(runs: Sequence[Result]) -> list[ReportRun]:
+    """The runs with their labels, titles and gains; runs: from distinct folders."""
+    labels = labels_of(runs)
+    titles = titles_of(runs, labels)
+    reported = []
+    for run, label in zip(runs, labels, strict=True):
+        local = None if run.method == "local" else counterpart(run, runs, "local")
+        try:
+            gain = None if local is None else gains_over(run, local)
+        except ValueError as error:
+            folders = f"{run.folder} and {local and local.folder}"
+            raise RunError(f"{folders}: {error}; both must be as they were written") from None
+        reported.append(ReportRun(run, label, titles[label], local, gain))
+    return reported
+
+
+def labels_of(runs: Sequence[Result]) -> list[str]:
+    """The label of each run's method: its name here, plus its folder if several runs have this name and seed.
+
+    No two runs have the same label and seed. runs: from distinct folders.
+    """
+    names = [comparison_name(run) for run in runs]
+    taken = Counter((name, run.seed) for name, run in zip(names, runs, strict=True))
+    twice = {name for (name, _), times in taken.items() if times > 1}
+    labels = list(names)
+    for name in twice:
+        numbers = [number for number, other in enumerate(names) if other == name]
+        folders = [(runs[number].folder or Path()).resolve() for number in numbers]
+        # The parent folder distinguishes runs of several comparisons, unless it holds a seed twice.
+        beside = Counter((folder.parent, runs[number].seed) for folder, number in zip(folders, numbers, strict=True))
+        places = folders if max(beside.values()) > 1 else [folder.parent for folder in folders]
+        common = os.path.commonpath(places)
+        for number, place in zip(numbers, places, strict=True):
+            labels[number] = f"{name} ({place.relative_to(common).as_posix()})"
+    return labels
+
+
+def comparison_name(run: Result) -> str:
+    """The name of a run in its comparison: its label, or else its method and control."""
+    control = control_of(run)
+    return run.label or (run.method if control is None else named(run.method, control))
+
+
+def titles_of(runs: Sequence[Result], labels: Sequence[str]) -> dict[str, str]:
+    """Titles by label, in the given order: the method's name in its paper, with the label's addition."""
+    titles = {}
+    for run, label in zip(runs, labels, strict=True):
+        title = str(METHODS[run.method].title) if run.method in METHODS else run.method
+        rest = label.removeprefix(run.label or run.method)
+        titles[label] = f"{title} ({run.label}){rest}" if run.label else title + rest
+    return titles
+
+
+# -- runs that differ in one thing -------------------------------------------------------------------------------------
+
+
+def control_of(run: Result) -> str | None:
+    """The control that this run of a comparison is, by its label or else its folder; None for a method itself."""
+    if run.label:
+        return split_control(run.label)[1]
+    folder = "" if run.folder is None else run.folder.resolve().name
+    method, control = split_control(folder.rpartition("-seed")[0])
+    return control if method == run.method else None
+
+
+def counterpart(run: Result, runs: Sequence[Result], method: str, control: str | None = None) -> Result | None:
+    """Return the run of this method (and control), with the same clients and seed, to compare `run` with; else None.
+
+    If it is the run's own method, the label must be the same too. Of several, take the first one in the same folder
+    with the same settings; then the only one in the same folder, because a comparison may give every method its own
+    settings; then one elsewhere with the same settings.
+    """
+    label = split_control(run.label)[0]
+    like = [
+        other for other in runs
+        if other.method == method and control_of(other) == control and other.seed == run.seed
+        and other.federation == run.federation and set(other.client_facts) == set(run.client_facts)
+        and (method != run.method or split_control(other.label)[0] == label)
+    ]  # fmt: skip
+    in_folder = [other for other in like if _parent(other) == _parent(run)]
+
+    def same_settings(others: Sequence[Result]) -> Result | None:
+        return next((other for other in others if _settings(other) == _settings(run)), None)
+
+    return same_settings(in_folder) or (in_folder[0] if len(in_folder) == 1 else same_settings(like))
+
+
+def _settings(run: Result) -> list[object]:
+    return [run.summary["rounds"], *(run.settings.get(section) for section in _SECTIONS)]
+
+
+def _parent(run: Result) -> Path | None:
+    return None if run.folder is None else run.folder.resolve().parent
+
+
+# -- gains over Local --------------------------------------------------------------------------------------------------
+
+
+def verdicts_of(reported: ReportRun, ids: Sequence[str]) -> dict[str, Any] | None:
+    """For each client, in the order of `ids`: interval of its metric, events, and interval and verdict of its gain.
+
+    "withheld": why no gain has a verdict; empty if gains have verdicts. None if nothing is known about any client.
+    """
+    run, gains, local = reported.run, reported.gain, reported.local
+    seen = {id: outcomes for id, outcomes in run.outcomes.items() if id not in run.unseen}
+    intervals = {id: bounds for id, bounds in run.intervals().items() if id not in run.unseen}
+    differences = {} if gains is None else gains.sure
+    withheld = "" if gains is None or local is None else _withheld(run) or _withheld(local)
+    columns = {
+        "own": [_rounded(intervals.get(id)) for id in ids],
+        "events": [seen[id].events if id in seen else None for id in ids],
+        "gain": [_rounded(differences[id][0][1:3]) if id in differences else None for id in ids],
+        "verdict": [differences[id][1] if id in differences else None for id in ids],
+        "withheld": withheld,
+    }
+    return columns if seen or withheld or intervals else None
+
+
+def _withheld(run: Result) -> str:
+    """Explain why outcomes of single test samples are unknown; empty if they are known."""
+    if run.outcomes:
+        return ""
+    if run.summary.get("engine") in _NETWORKED:
+        return "no per-sample outcomes leave a client over a network"
+    return "no per-sample outcomes were kept"
+
+
+def _rounded(bounds: Sequence[float | int | None] | None) -> list[float] | None:
+    if bounds is None or None in bounds:
+        return None
+    return [round(float(end), 6) for end in bounds if end is not None]
