@@ -204,6 +204,12 @@ def test_a_setting_that_is_not_there_cannot_be_unset(path: Path, name: str) -> N
         load(path, [f"{name}="])
 
 
+@pytest.mark.parametrize("name", ["data.source", "scenario.name", "model.name", "method.name"])
+def test_what_has_no_default_cannot_be_unset(path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{name}: missing, and it has no default"):
+        load(path, [f"{name}="])
+
+
 def test_another_kind_drops_what_only_the_former_has(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, logger="fedkin"):
         made = load(path, ["model.name=lenet", "method.name=fedavg"])
