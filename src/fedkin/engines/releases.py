@@ -64,8 +64,8 @@ class Releases:
         given = setup.privacy
         if (given.noise or given.signature_epsilon or given.sample_epsilon) and source is None:
             raise ConfigError(
-                "[privacy]: no source of noise was given; a deployment takes engines.privacy.secret, and keyed(seed) "
-                "is for simulations only, as it protects nobody"
+                "[privacy]: no source of noise was given; a deployment takes engines.privacy.system_noise, and "
+                "keyed(seed) is for simulations only, as it protects nobody"
             )
         self.source = no_noise if source is None else source
 
