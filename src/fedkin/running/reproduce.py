@@ -233,7 +233,7 @@ def runs_of(table: PaperTable) -> int:
 
 def _tries(how: EqualBudget) -> int:
     """The largest number of runs of one row's tuning."""
-    return 2 * len(how.seeds) * how.candidates
+    return 3 * len(how.seeds) * how.candidates
 
 
 def _changed(

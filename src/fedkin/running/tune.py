@@ -41,8 +41,9 @@ class Equal:
     by `seed`) over the rate and the method's own settings; a method without own settings gets more rates instead.
     Then the best candidate is tried with twice its rate, with half of it if it has the smallest rate, and with each
     other number that is the smallest or largest tried moved half-way to the end of its range; this repeats with at most
-    `candidates` further candidates. A candidate counts as the worse of itself and of its twin with twice the rate,
-    because next to a rate that diverges, training on all samples or with another seed may diverge too.
+    `2 candidates` further candidates. A candidate counts as the worse of itself and of its twin with twice the rate,
+    because next to a rate that diverges, training on all samples or with another seed may diverge too. A candidate
+    without a twin is not chosen if another has one.
     fixed: paths of settings or sections that are not tuned.
     """
 
@@ -100,9 +101,10 @@ class Equal:
 
     def further(self, experiment: Experiment, tried: Sequence[Candidate], higher: bool) -> dict[str, Any] | None:
         """Return the settings to try next, given these candidates with their twins; None if there are none."""
-        winner, ranges = best(tried, higher), self.ranges(experiment)
-        if winner is None or len(tried) >= 2 * self.candidates:
+        ranges, judged = self.ranges(experiment), [one for one in tried if not math.isnan(one.mean)]
+        if not judged or len(tried) >= 3 * self.candidates:
             return None
+        winner = min(judged, key=lambda one: one.cost(higher))
         if RATE in ranges:
             if winner.faster is None:
                 return _at(2.0, winner, experiment)
@@ -205,9 +207,13 @@ class Candidate:
 
 
 def best(candidates: Sequence[Candidate], higher: bool) -> Candidate | None:
-    """Return the candidate with the lowest cost (the first one in a tie); None if all failed."""
+    """Return the candidate with the lowest cost (the first one in a tie); None if all failed.
+
+    If some have a twin with twice the rate, it is one of these: what is next to the others is unknown.
+    """
     judged = [candidate for candidate in candidates if not math.isnan(candidate.mean)]
-    return min(judged, key=lambda candidate: candidate.cost(higher)) if judged else None
+    twinned = [candidate for candidate in judged if candidate.faster is not None]
+    return min(twinned or judged, key=lambda candidate: candidate.cost(higher)) if judged else None
 
 
 def tune(
