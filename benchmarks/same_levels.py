@@ -49,8 +49,8 @@ def measure(kind: str, make: Any, seed: int, epsilon: float | None) -> dict[str,
     # All p-values of all looks at all blocks are taken; no search stops at a level.
     root = Search(found, 1e-300, 0)
     p = {name: stack.p(0.0, 0) for name, stack in root.stacks.items()}
-    effects = root.interaction(np.arange(root.size))
     if root.table is not None:
+        effects = root.table.test()
         p |= {"offset": effects.offset_p, "concept": effects.concept_p}
     verdicts = find(found)
     end = time.perf_counter()

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 
 from fedkin.engines import LocalEngine, RecordingObserver
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation
 from fedkin.graph import ari, oracle
+from fedkin.methods.blocks.stages import ControlledGraph
 from fedkin.methods.fedu import FedU
 from fedkin.methods.flt_same import FltSame
 from fedkin.methods.sfmtl_graph import SfmtlGraph
@@ -77,3 +80,16 @@ def test_the_oracle_needs_planted_groups_and_other_names_are_refused(name: str) 
         type(method)(graph={"control": "oracle"}).check(unplanted)
     with pytest.raises(ConfigError, match=r"method\.graph\.control: .*did you mean 'random'"):
         parse(type(method), {"graph": {"control": "randm"}}, "method")
+
+
+@pytest.mark.parametrize("control", ["none", "self", "random", "uniform", "oracle"])
+def test_a_sparse_affinity_is_that_of_the_array(control: str) -> None:
+    affinity, ids = np.array([[0.0, 0.5, 0.2], [0.5, 0.0, 0.0], [0.2, 0.0, 0.0]]), ("a", "b", "c")
+    server: Any = SimpleNamespace(planted=dict(zip(ids, "xxy", strict=True)), key=lambda what: 3)
+    graph = ControlledGraph(control=control)
+    want = graph.controlled(server, ids, affinity)
+    got = graph.controlled(server, ids, csr_array(affinity))
+    assert got.dtype == want.dtype == np.float64
+    if control != "random":  # its draws follow the form
+        np.testing.assert_array_equal(got, want)
+    assert got.shape == (3, 3)

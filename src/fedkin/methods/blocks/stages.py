@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import numpy as np
 import numpy.typing as npt
 from pydantic import WrapValidator
+from scipy import sparse
 
 from fedkin import graph
 from fedkin.errors import ConfigError
@@ -81,8 +82,8 @@ class ControlledGraph(Settings):
     def controlled(self, server: ServerView, ids: Sequence[str], affinity: Any) -> npt.NDArray[np.float64]:
         """Return the affinities [n, n] of these clients, at least 0 and symmetric, or those of the control."""
         planted = planted_labels(server, ids)
-        control = graph.control_stage(self.control)
-        return np.asarray(control(affinity, planted=planted, seed=server.key("control")))
+        result = graph.control_stage(self.control)(affinity, planted=planted, seed=server.key("control"))
+        return np.asarray(result.toarray() if sparse.issparse(result) else result, dtype=np.float64)
 
 
 def needs_planted(federation: Federation, **stages: str | None) -> None:
