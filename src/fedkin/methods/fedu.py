@@ -104,19 +104,19 @@ class FedU(ServerMethod):
 
     def affinity(self, server: ServerView, ids: Sequence[str], models: Mapping[str, Params]) -> Any:
         """a_kl >= 0, symmetric, zero diagonal [n, n]."""
-        how = self.graph
+        settings = self.graph
         stages.check_size(len(ids), "method.graph", "let fewer clients take part in a round")
         planted = stages.planted_labels(server, ids)
-        if how.source == "uniform":
+        if settings.source == "uniform":
             a = np.ones((len(ids), len(ids)))
-        elif how.source == "planted":
+        elif settings.source == "planted":
             a = graph.oracle(planted)
         else:
-            wanted = last_layers(server.net.trainable, how.layers)
-            start = server.initial if how.vectors == "updates" else None
+            wanted = last_layers(server.net.trainable, settings.layers)
+            start = server.initial if settings.vectors == "updates" else None
             vectors = [as_vector(models[id], wanted, start) for id in ids]
-            a = graph.similarity_stage(how.source)(rows(vectors, how.source))
-        return how.controlled(server, ids, graph.sparsify_stage(how.sparsify)(a))
+            a = graph.similarity_stage(settings.source)(rows(vectors, settings.source))
+        return settings.controlled(server, ids, graph.sparsify_stage(settings.sparsify)(a))
 
     # -- the model that a client uses ---------------------------------------------------------------------------
 

@@ -234,12 +234,12 @@ class SfmtlGraph(SigningMethod):
 
     def communities(self, server: ServerView, ids: Sequence[str], weights: Any) -> tuple[Any, Labels]:
         """(the graph after the control [n, n], community of each client [n]), Eq. (12)."""
-        how, planted = self.graph, stages.planted_labels(server, ids)
-        weights = graph.control_stage(how.control)(weights, planted=planted, seed=server.key("control"))
-        if how.from_test:
+        settings, planted = self.graph, stages.planted_labels(server, ids)
+        weights = graph.control_stage(settings.control)(weights, planted=planted, seed=server.key("control"))
+        if settings.from_test:
             return weights, group_labels(server.state["same"], ids)
-        find = graph.groups_stage(how.groups)
-        return weights, find(weights, seed=how.seed, resolution=how.resolution, planted=planted)
+        find = graph.groups_stage(settings.groups)
+        return weights, find(weights, seed=settings.seed, resolution=settings.resolution, planted=planted)
 
     # -- the model that a client uses ---------------------------------------------------------------------------
 
@@ -257,16 +257,18 @@ class SfmtlGraph(SigningMethod):
 # -- the graph, Eq. (7-10) --------------------------------------------------------------------------------------------
 
 
-def similarity(server: ServerView, replies: Sequence[Message], how: GraphSettings, alpha: float) -> Array:
+def similarity(server: ServerView, replies: Sequence[Message], settings: GraphSettings, alpha: float) -> Array:
     """Similarity [n, n] of the clients that sent these replies: alpha Sim_head (8) + (1 - alpha) Sim_anchor (10)."""
-    if how.similarity not in _OWN:
+    if settings.similarity not in _OWN:
         vectors = [torch.cat([t.flatten() for _, t in sorted(reply["head"].items())]) for reply in replies]
-        return graph.similarity_stage(how.similarity)(as_points(vectors))
-    anchors, owned = stacked_anchors(server, replies, how.match)
-    alpha = {"both": alpha, "heads": 1.0, "anchors": 0.0}[how.similarity]
-    s = graph.response_similarity(head_outputs(server, replies, anchors, owned, how.match), owned, match=how.match)
+        return graph.similarity_stage(settings.similarity)(as_points(vectors))
+    anchors, owned = stacked_anchors(server, replies, settings.match)
+    alpha = {"both": alpha, "heads": 1.0, "anchors": 0.0}[settings.similarity]
+    s = graph.response_similarity(
+        head_outputs(server, replies, anchors, owned, settings.match), owned, match=settings.match
+    )
     s *= alpha
-    s += (1 - alpha) * graph.anchor_similarity(anchors.numpy(), owned, match=how.match)
+    s += (1 - alpha) * graph.anchor_similarity(anchors.numpy(), owned, match=settings.match)
     return s
 
 
@@ -306,20 +308,22 @@ def head_outputs(
     return outputs
 
 
-def check_round(clients: int, how: GraphSettings) -> None:
+def check_round(clients: int, settings: GraphSettings) -> None:
     """Raise ConfigError for settings that a round of more than 5,000 clients cannot have, and above MOST."""
     if clients <= stages.LARGEST:
         return
     too_many = f"{clients:,} clients in a round, and above {stages.LARGEST:,}"
     if clients > MOST:
         raise ConfigError(f"training.clients_per_round: {clients:,}; SFMTL-Graph compares heads of at most {MOST:,}")
-    if how.control in ("oracle", "uniform"):
-        raise ConfigError(f"method.graph.control: {too_many}, {how.control!r} would link all pairs: take another one")
-    if how.similarity not in _OWN:
+    if settings.control in ("oracle", "uniform"):
+        raise ConfigError(
+            f"method.graph.control: {too_many}, {settings.control!r} would link all pairs: take another one"
+        )
+    if settings.similarity not in _OWN:
         raise ConfigError(f"method.graph.similarity: {too_many}, take one of {', '.join(_OWN)}")
-    if how.sparsify.partition(":")[0] not in _KEPT:
+    if settings.sparsify.partition(":")[0] not in _KEPT:
         raise ConfigError(f"method.graph.sparsify: {too_many}, take 'none', 'epsilon:E', 'knn:K' or 'mutual:K'")
-    if how.groups.partition(":")[0] not in _OF_NEIGHBOURS:
+    if settings.groups.partition(":")[0] not in _OF_NEIGHBOURS:
         raise ConfigError(f"method.graph.groups: {too_many}, take {', '.join(map(repr, _OF_NEIGHBOURS))}")
 
 
