@@ -80,7 +80,7 @@ def agree(one: tuple[Any, Any], other: tuple[Any, Any], tolerance: float = 1e-9)
 def test_every_method_has_the_same_numbers_on_another_device(name: str, stacks: list[int]) -> None:
     setup = small_setup(METHODS[name](), dtype=torch.float64, clients_per_round=5)
     reference = after(setup)
-    for mode in ("one-by-one", "fast") if name == "fedavg" else ("fast",):
+    for mode in ("one-by-one", "fast"):
         with gpu():
             agree(reference, after(setup, mode, NAME))
     # Losses that draw views or noise, or keep snapshots, are done one by one.

@@ -25,7 +25,7 @@ from fedkin.learning.models import backbone
 from fedkin.learning.sgd import fit, infer
 from fedkin.methods.fedavg import FedAvg
 from fedkin.network.agreement import Agreement, difference, plan_and_agreement
-from support import NET_METHODS, PATTERNS, cases, plain_fedavg, small_federation
+from support import NET_METHODS, by_pattern, cases, plain_fedavg, small_federation
 
 WIDTH, INNER, RANK, CLASSES = 5, 24, 2, 4
 TRAINED = 2 * RANK * INNER + INNER * CLASSES + CLASSES
@@ -157,13 +157,8 @@ def test_frozen_values_are_the_net_s_in_every_mode(how: dict[str, Any]) -> None:
             torch.testing.assert_close(tensor, want[name], rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.parametrize(
-    ("case", "adapters"),
-    [
-        *((case, False) for case in PATTERNS),  # these train the head alone
-        *(pytest.param(case, True, marks=() if case in ("fedavg", "mapl") else pytest.mark.slow) for case in CASES),
-    ],
-)
+@pytest.mark.parametrize("adapters", [True, False], ids=["adapters", "head-only"])
+@pytest.mark.parametrize("case", by_pattern(CASES))
 def test_frozen_weights_are_constants_to_every_method(case: str, adapters: bool) -> None:
     """Messages, states and models are those of a net that hides its frozen weights from the library."""
     method, federation = CASES[case], small_federation()
