@@ -41,7 +41,7 @@ class Equal:
     by `seed`) over the rate and the method's own settings; a method without own settings gets more rates instead.
     Then the best candidate is tried with twice its rate, with half of it if it has the smallest rate, and with each
     other number that is the smallest or largest tried moved half-way to the end of its range; this repeats with at most
-    `2 candidates` further candidates. A candidate counts as the worse of itself and of its twin with twice the rate,
+    twice `candidates` further ones. A candidate counts as the worse of itself and of its twin with twice the rate,
     because next to a rate that diverges, training on all samples or with another seed may diverge too. A candidate
     without a twin is not chosen if another has one.
     fixed: paths of settings or sections that are not tuned.
