@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 from fedkin.engines import LocalEngine, RecordingObserver
 from fedkin.engines.results import SERVER
 from fedkin.methods.pfedsim import PFedSim, head_cosines, mixed_bodies, similarity_weights
-from fedkin.views import ServerView
 from methods.plain_loops import (
     BODY,
     HEAD,
@@ -64,9 +62,10 @@ def test_the_personal_phase_is_that_of_a_plain_loop() -> None:
 
 @pytest.mark.parametrize(("warmup", "rounds", "warm"), [(0.5, 7, 3), (0.5, 1, 0), (0, 9, 0), (1, 9, 1), (4, 9, 4)])
 def test_warm_up_is_a_fraction_or_a_count(warmup: float, rounds: int, warm: int) -> None:
-    method = PFedSim(warmup=warmup)
-    server: ServerView[Any] = LocalEngine(small_setup(method, rounds=rounds)).server
-    assert server.training.rounds_of(method.warmup) == warm
+    engine = LocalEngine(small_setup(PFedSim(warmup=warmup), rounds=rounds))
+    for round in range(1, warm + 2):
+        engine.round(round)
+        assert bool(engine.server.state["models"]) == (round > warm), "models of their own come after the warm-up only"
 
 
 def test_opposite_and_unrelated_heads_share_nothing() -> None:
