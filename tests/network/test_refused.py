@@ -271,8 +271,8 @@ def test_too_many_questions_are_dropped_and_others_are_served(net: Net, monkeypa
         monkeypatch.setattr(f"fedkin.network.offers.{limit}", 1)
     server, ann = net.server(), net.member("ann")
     bob = net.member("bob")
-    for name in ("ann", "bob"):
-        server.offer(name, "r", name.encode() * 100_000)
+    server.offer("ann", "r", b"ann" * 100_000)
+    server.offer("bob", "r", b"bob")  # one part: a second question could come before the first is counted as answered
     dropped, go, refuse, answer = threading.Event(), threading.Event(), server._offers._refused, server._answer
 
     def noted(*why: str) -> None:
@@ -289,7 +289,7 @@ def test_too_many_questions_are_dropped_and_others_are_served(net: Net, monkeypa
     with ThreadPoolExecutor(2) as pool:
         asked = [pool.submit(ann.pull, "server", subject, 60) for subject in "rs"]
         assert dropped.wait(30)
-        assert bob.pull("server", "r", 30) == b"bob" * 100_000
+        assert bob.pull("server", "r", 30) == b"bob"
         go.set()
         assert [len(pull.result(60)) for pull in asked] == [300_000, 3]
     assert list(server.refused.counts) == ["ann"]
