@@ -71,6 +71,7 @@ def test_a_graph_of_ones_own_has_the_controls_of_a_graph() -> None:
     assert np.array_equal(dense(graph.weights), planted)
 
 
+@pytest.mark.slow
 def test_names_classes_objects_and_controls_on_a_federation(tmp_path: Path) -> None:
     federation = small_federation()
     methods = ["local", "fedavg", FedProx(mu=0.5), Halved, "fedavg@self", "halved@self"]
@@ -299,6 +300,7 @@ def test_labels_of_names_are_what_the_names_are(tmp_path: Path) -> None:
         fedkin.compare(federation, {"x": FedProx(mu=2)}, **FEW, out=tmp_path / "f")
 
 
+@pytest.mark.slow
 def test_labels_are_methods_of_their_own_in_the_report(tmp_path: Path) -> None:
     labelled = {"base": "local", "weak": FedProx(mu=0.0), "strong": FedProx(mu=9.0)}
     more: dict[str, Any] = {**FEW, "seeds": [0, 1], "controls": True}

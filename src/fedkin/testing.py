@@ -96,7 +96,7 @@ def small_setup(
 ) -> Setup:  # fmt: skip
     """Return a setup with a small MLP: few steps per round, clients train one by one; training: fields of Training."""
     federation = federation if federation is not None else small_federation()
-    plan = {"rounds": 3, "lr": 0.1, "batch_size": 8, "local_steps": 4, **training}
+    plan = {"rounds": 3, "lr": 0.1, "batch_size": 8, "local_steps": 2, **training}
     net = Net.build(lambda: Mlp(hidden=(7,)).build(federation.task), 11, dtype)
     # Other engines give the same bits as this mode.
     engine = EngineSettings(mode="one-by-one")

@@ -39,6 +39,7 @@ def judged(found: Advice) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_planted_groups_are_found_and_the_loner_stays_at_home(found: Advice) -> None:
     assert found.groups == (("ann", "cleo", "eve"), ("bob", "dan", "fay"))
     assert found["gus"].advice == "train alone"
@@ -64,6 +65,7 @@ def test_one_model_for_all_would_hurt_the_loner_and_the_notes_say_so(found: Advi
     assert any("would hurt" in note and "gus" in note for note in found.notes)
 
 
+@pytest.mark.slow
 def test_test_samples_change_nothing_but_the_test_figures(made: Federation, found: Advice) -> None:
     def flipped(client: Client) -> Client:
         return replace(client, test=replace(client.test, y=1 - client.test.y))
@@ -74,6 +76,7 @@ def test_test_samples_change_nothing_but_the_test_figures(made: Federation, foun
     assert any(other[id].test != found[id].test for id in made)
 
 
+@pytest.mark.slow
 def test_neither_names_nor_a_client_with_too_few_events_change_anything(made: Federation, found: Advice) -> None:
     names = {"ann": "zoe", "bob": "abe", "gus": "lou"}
     other = advised(made.relabel(names).reorder(sorted(names.get(id, id) for id in made if id != "hal")))
@@ -109,6 +112,7 @@ def test_a_group_whose_model_nobody_should_use_is_not_recommended(found: Advice)
     assert one["cleo"].advice.startswith("use a local model: ")
 
 
+@pytest.mark.slow
 def test_clients_of_one_distribution_train_one_model() -> None:
     one = advised(federation({f"c{place:02d}": (A, 50 + 10 * place) for place in range(12)}, seed=1))
     assert one.candidate == "all"
@@ -116,6 +120,7 @@ def test_clients_of_one_distribution_train_one_model() -> None:
     assert one.sentence.startswith("Train one model for all 12 clients")
 
 
+@pytest.mark.slow
 def test_clients_that_have_nothing_in_common_train_alone() -> None:
     slopes = [np.roll((2.0, -2.0, 0.0, 0.0), place) * sign for sign in (1, -1) for place in (0, 1, 2)]
     one = advised(federation({f"c{place}": (tuple(each), 250) for place, each in enumerate(slopes)}, seed=2))
@@ -124,6 +129,7 @@ def test_clients_that_have_nothing_in_common_train_alone() -> None:
     assert one.method.groups == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["classification", "regression"])
 def test_other_tasks_find_planted_groups_too(kind: str) -> None:
     lr = 0.05 if kind == "regression" else 0.3
@@ -134,6 +140,7 @@ def test_other_tasks_find_planted_groups_too(kind: str) -> None:
     assert sum(client.takes for client in one.clients) >= 4
 
 
+@pytest.mark.slow
 def test_clients_that_differ_by_degrees_share_a_model_with_a_bias_or_a_head_of_their_own() -> None:
     same_slopes = federation({f"c{place}": (A, 80) for place in range(8)}, "regression", seed=3)
 

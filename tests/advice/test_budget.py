@@ -116,6 +116,7 @@ def test_a_machine_that_becomes_slower_leaves_rates_out(machine: Machine, tmp_pa
     assert len(machine.rounds) == ran + 2
 
 
+@pytest.mark.slow
 def test_what_was_tried_is_read_however_little_time_is_left(machine: Machine, tmp_path: Path) -> None:
     plan = Plan(3, (1.0, 3.0), 2)
     found = advised(Budget(100, machine.clock), plan, tmp_path)

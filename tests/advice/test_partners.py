@@ -120,6 +120,7 @@ def found(planted: Federation) -> Advice:
     return advise(planted, BENCH, Plan(folds=3, rates=(1.0,)), partners=3)
 
 
+@pytest.mark.slow
 def test_who_helps_and_who_hurts_is_found(found: Advice) -> None:
     worth = present(found.worth)
     assert worth.verdict("small", "useful") == "helps"

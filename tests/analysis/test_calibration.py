@@ -31,6 +31,7 @@ def test_true_risks_have_slope_1_and_intercept_0_and_overfitted_ones_do_not() ->
     assert high.slope == pytest.approx(fair.slope)
 
 
+@pytest.mark.slow
 def test_the_slopes_interval_covers() -> None:
     rng, hits = np.random.default_rng(1), 0
     for _ in range(300):

@@ -55,6 +55,7 @@ def test_cells_have_means_and_deviations(benchmark: Any) -> None:
     assert benchmark.cell(lines[:1], "accuracy") == "50"
 
 
+@pytest.mark.slow
 def test_a_run_is_a_line_and_is_not_run_again(
     benchmark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

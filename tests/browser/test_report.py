@@ -125,6 +125,7 @@ def click_point(driver: Any, chart: str, trace: int, point: int) -> int:
     return int(spot[2])
 
 
+@pytest.mark.slow
 def test_no_errors_and_nothing_loaded(open_page: Any) -> None:
     assert [entry for entry in open_page.get_log("browser") if entry["level"] == "SEVERE"] == []
     assert open_page.execute_script("return performance.getEntriesByType('resource').length") == 0
@@ -352,6 +353,7 @@ def test_the_tree_of_tests_opens_and_closes(tested: Any) -> None:
     assert tested.find_elements("css selector", "#tests-tree .node")[-1].is_displayed()
 
 
+@pytest.mark.slow
 def test_the_way_of_a_followed_client_is_marked(tested: Any) -> None:
     def marked() -> list[str]:
         return [node.text.strip() for node in tested.find_elements("css selector", "#tests-tree .mine")]

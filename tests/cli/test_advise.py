@@ -47,6 +47,7 @@ def advised(table: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_experiment_does_what_was_recommended(advised: Path) -> None:
     told = read_json(advised / "advice.json")
     experiment = load(advised / "recommended.toml")
@@ -75,6 +76,7 @@ def test_the_report_begins_with_the_answer(advised: Path) -> None:
     assert html.index('scope="row">gus<') < html.index('<section id="comparison"')
 
 
+@pytest.mark.slow
 def test_the_same_command_goes_on_and_says_the_same(advised: Path, table: Path) -> None:
     before = (advised / "advice.json").read_bytes()
     runs = {path: path.stat().st_mtime_ns for path in (advised / "folds").iterdir()}

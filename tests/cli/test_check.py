@@ -44,6 +44,7 @@ def checked(folder: Path) -> tuple[int, list[str]]:
     return result.exit_code, result.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_whole_folders(folders: Path) -> None:
     code, lines = checked(folders)
     assert code == 0, lines

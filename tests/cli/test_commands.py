@@ -96,6 +96,7 @@ def test_json_is_the_summary_and_nothing_else(experiment: Path) -> None:
     assert summary == json.loads(Path("runs/small/summary.json").read_text())
 
 
+@pytest.mark.slow
 def test_compare_over_seeds(experiment: Path) -> None:
     words = ["compare", str(experiment), "--methods", "local,fedavg,sfmtl-graph", "--seeds", "0,1", "--rounds", "2"]
     result = said(*words, "--out", "here", columns=80)
@@ -218,6 +219,7 @@ def test_what_is_wrong_is_one_line(experiment: Path, words: list[str], expected:
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["methods", "scenarios", "sources", "models"])
 def test_catalogues(command: str) -> None:
     from fedkin.data import SCENARIOS, SOURCES
@@ -280,6 +282,7 @@ def test_resume_of_a_mistyped_folder_names_the_nearest(experiment: Path, termina
         assert (status, near in err) == (2, True), err
 
 
+@pytest.mark.slow
 def test_resume_knows_where_the_data_lay(experiment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import numpy as np
 
@@ -307,6 +310,7 @@ def test_profile_accounts_for_the_whole_run(experiment: Path) -> None:
     assert parts == pytest.approx(100, abs=1)
 
 
+@pytest.mark.slow
 def test_compare_leaves_out_one_group_after_another(experiment: Path) -> None:
     changes = ["--methods", "local,fedavg", "--rounds", "1", "--leave-out", "rot0,rot90", "--out", "lo"]
     result = said("compare", str(experiment), *changes)

@@ -128,6 +128,7 @@ def test_the_table_for_people(npz: Path) -> None:
     assert all(part in text for part in parts)
 
 
+@pytest.mark.slow
 def test_out_writes_every_format(tmp_path: Path, npz: Path) -> None:
     summary = run_json(npz, "--sparsify", "knn:4", "--out", tmp_path / "a" / "b")
     folder = tmp_path / "a" / "b"

@@ -111,6 +111,7 @@ def test_a_page_with_verdicts_from_the_records(folder: Path) -> None:
     assert {path.name: path.read_bytes() for path in (folder / "pages").iterdir()} == before
 
 
+@pytest.mark.slow
 def test_what_has_ended_is_written_and_nothing_is_run(folder: Path) -> None:
     define(folder, federation=[ONE, OTHER])
     assert "nothing has ended" in ran("tiny", "--quick", "--finished", "--out", "runs")
@@ -257,6 +258,7 @@ def short(found: str) -> str:
     return f"{value}±{(float(high) - float(low)) / 2:.1f}"
 
 
+@pytest.mark.slow
 def test_quick_says_that_it_is_quick_and_a_claim_shows_what_was_found_and_what_was_needed(folder: Path) -> None:
     both = {"better": "fedavg", "than": "fedavg-slow"}
     made = [{"text": "plain", **both}, {"text": "margin", **both, "by": -9.0},

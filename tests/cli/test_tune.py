@@ -25,6 +25,7 @@ def _experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 TUNE = ["tune", "small.toml", "--methods", "local,fedavg", "--try", "training.lr=0.001,0.5", "--out", "tuned"]
 
 
+@pytest.mark.slow
 def test_what_was_chosen_is_what_compare_runs() -> None:
     result = said(*TUNE)
     assert result.count("chosen") == 3
@@ -108,6 +109,7 @@ def test_what_is_wrong_is_one_line(words: list[str], says: str, terminal: Termin
     assert says in err
 
 
+@pytest.mark.slow
 def test_an_equal_tuning_goes_on_with_its_candidates() -> None:
     methods = ["--methods", "local,fedprox"]
     result = said("tune", "small.toml", *methods, "--equal", "3", "--rates", "0.01,0.5", "--out", "tuned")
@@ -126,6 +128,7 @@ SWEEP = ["tune", "small.toml", "--methods", "local,fedavg", "--grid", "training.
          "--out", "swept"]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_table_a_plot_and_the_same_again() -> None:
     result = said(*SWEEP)
     for text in ("local, lr=0.05", "fedavg, lr=0.5", "seeds 0, 1", "to choose a setting, use fedkin tune", "sweep.csv"):

@@ -128,6 +128,7 @@ def test_ids_and_constants_are_left_out() -> None:
     assert looked(frame, reading).findings == ()
 
 
+@pytest.mark.slow
 def test_no_client_is_said_to_change_that_does_not() -> None:
     changed = [looked(rows(600, seed)).findings for seed in range(20)]
     assert not any(finding.kind == "drift" for findings in changed for finding in findings)

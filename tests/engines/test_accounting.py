@@ -97,6 +97,7 @@ def test_a_kind_of_work_is_counted_once(name: str) -> None:
     assert len(engine.site.operations.known) <= 4
 
 
+@pytest.mark.slow
 def test_counting_changes_nothing_and_asks_nobody_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     setup = setup_of(Mapl(warmup=0), two_groups())
     counted, uncounted = LocalEngine(setup), LocalEngine(setup)

@@ -76,6 +76,7 @@ def agree(one: tuple[Any, Any], other: tuple[Any, Any], tolerance: float = 1e-9)
     assert {id: score.right for id, score in other[1].items()} == {id: score.right for id, score in one[1].items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", by_pattern(NET_METHODS))
 def test_every_method_has_the_same_numbers_on_another_device(name: str, stacks: list[int]) -> None:
     setup = small_setup(METHODS[name](), dtype=torch.float64, clients_per_round=5)

@@ -136,6 +136,7 @@ def test_a_release_beside_training_costs_more_and_steps_add_up() -> None:
     assert epsilon(1.0, 1e-5) < beside < 1.01 * epsilon(1.0, 1e-5)
 
 
+@pytest.mark.slow
 @NEEDS
 @pytest.mark.parametrize("target", [0.01, 4.0, 1000.0])
 @pytest.mark.parametrize(("rate", "steps"), [(0.01, 1000), (0.5, 60), (1.0, 30)])

@@ -318,6 +318,7 @@ def test_others_go_on_when_some_are_spent() -> None:
 PRIVATE = {**TABLE, "privacy": {"clip": 1.0, "noise": 0.5, "budget": 200.0}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [{"name": "sfmtl-graph", "lam": 0.5}, {"name": "dfedavgm"}])
 def test_a_run_that_was_cut_ends_the_same(tmp_path: Path, method: dict[str, Any]) -> None:
     experiment = Experiment.of({**PRIVATE, "method": method})

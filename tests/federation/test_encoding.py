@@ -62,6 +62,7 @@ def test_neither_the_order_of_clients_nor_how_rows_are_dealt_matters(clients: in
     np.testing.assert_allclose(alone(whole), first(whole), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @given(st.integers(1, 6), st.integers(0, 2**16))
 def test_profiles_merge_to_that_of_all_rows(clients: int, seed: int) -> None:
     """What clients tell, as text, gives the encoding of all rows in one place; merging in two steps changes nothing."""

@@ -223,6 +223,7 @@ def test_uniform_keeps_the_total_weight(a: Any) -> None:
     assert len(np.unique(c[~np.eye(len(a), dtype=bool)])) == 1
 
 
+@pytest.mark.slow
 @given(st.integers(1, 9).flatmap(labels_for))
 def test_oracle_is_the_planted_groups(labels: Any) -> None:
     a = g.oracle(labels)

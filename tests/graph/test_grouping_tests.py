@@ -68,6 +68,7 @@ def test_levels_of_a_small_run() -> None:
     assert split == 0
 
 
+@pytest.mark.slow
 @given(st.permutations(range(12)), st.integers(0, 3))
 @settings(max_examples=12, deadline=None)
 def test_the_order_of_clients_changes_nothing(order: Any, seed: int) -> None:
@@ -135,6 +136,7 @@ def series(rng: Any, k: int = 10, n: int = 200, rho: float = 0.85) -> Any:
     return found
 
 
+@pytest.mark.slow
 def test_dependent_samples_are_counted_for_less_and_said() -> None:
     rng = np.random.default_rng(0)
     good, bad = 0, 0
@@ -253,6 +255,7 @@ def test_distances_are_debiased_and_symmetric() -> None:
     np.testing.assert_allclose(found[0, 3] ** 2, by_hand, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_a_clumped_natural_spread_does_not_depend_on_the_order() -> None:
     rng = np.random.default_rng(0)
     data = [(x + 0.8 * rng.normal(size=8) + 4 * (i % 2), y) for i, (x, y) in enumerate(mixture(rng, [120] * 24))]

@@ -44,6 +44,7 @@ def _is_canonical(labels: Any) -> bool:
     return labels.dtype == np.int64 and bool(sizes.all()) and order == sorted(order)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FINDERS)
 @given(a=affinities())
 def test_labels_are_canonical_and_the_same_for_dense_and_sparse(name: str, a: Any) -> None:

@@ -16,6 +16,7 @@ import fedkin.graph
 MODULES = sorted(f"fedkin.graph.{module.name}" for module in pkgutil.iter_modules(fedkin.graph.__path__))
 
 
+@pytest.mark.slow
 def test_importing_loads_no_torch_and_nothing_slow() -> None:
     slow = ("torch", "sklearn", "sknetwork", "networkx", "pandas", "pyarrow", "plotly", "rustworkx", "ot", "numba")
     code = f"import sys, fedkin.graph; found = [m for m in {slow} if m in sys.modules]; assert not found, found"

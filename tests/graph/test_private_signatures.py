@@ -57,6 +57,7 @@ def neighbours(seed: int, kind: str) -> tuple[Any, Any, Any, Any]:
     return x, y, other, there
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_sample_never_moves_what_leaves_by_more_than_1(kind: str) -> None:
     furthest = {"votes": 0.0, "sums": 0.0}
@@ -92,6 +93,7 @@ def test_the_bound_of_a_root_holds_also_where_it_is_worst() -> None:
     assert 2 < furthest <= 27**0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_noise_a_signature_has_the_moments_of_the_features(kind: str) -> None:
     rng = np.random.default_rng(1)
@@ -111,6 +113,7 @@ def test_without_noise_a_signature_has_the_moments_of_the_features(kind: str) ->
         assert moments.traces[2] >= 0.99 * np.trace(covariance @ covariance @ covariance)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**20), st.floats(0.1, 30))
 @settings(max_examples=30, deadline=None)
 def test_noise_is_stated_as_it_is(seed: int, noise: float) -> None:

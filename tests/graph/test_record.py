@@ -57,6 +57,7 @@ def _assert_equal(one: g.Graph, two: g.Graph) -> None:
         np.testing.assert_array_equal(value, two.values[name])
 
 
+@pytest.mark.slow
 @given(graphs())
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_saved_and_loaded_is_the_same_and_in_the_same_bytes(tmp_path: Path, graph: g.Graph) -> None:

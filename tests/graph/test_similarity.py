@@ -223,6 +223,7 @@ def test_minimum_is_scipys(sets: Any) -> None:
             assert near[i, j] == pytest.approx(cdist(a, b).min())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @given(sets=_sets(), data=st.data())
 def test_symmetric_zero_diagonal_and_equivariant(name: str, sets: Any, data: Any) -> None:

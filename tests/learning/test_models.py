@@ -53,6 +53,7 @@ def test_features_have_the_width_and_are_at_least_zero(name: str, shape: tuple[i
     assert module(torch.randn(3, *shape)).shape == (3, 5)
 
 
+@pytest.mark.slow
 @every_net
 @given(height=st.integers(8, 40), width=st.integers(8, 40), channels=st.integers(1, 3))
 def test_images_of_any_size_are_taken(name: str, height: int, width: int, channels: int) -> None:
@@ -265,6 +266,7 @@ def test_settings_survive_a_table() -> None:
     assert parse(MODELS["mixed"], own.model_dump(mode="json"), "model") == own
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "settings"),
     # Views are off: a mirror turns one class of this task into the other.

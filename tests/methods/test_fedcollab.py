@@ -144,6 +144,7 @@ def test_without_an_error_of_estimation_it_is_local_and_with_a_large_one_fedavg(
     assert same(one.models(), other.models())
 
 
+@pytest.mark.slow
 def test_a_client_that_comes_later_is_compared_with_all_and_one_that_never_does_has_the_mean() -> None:
     federation = small_federation()
     late, unseen = sorted(federation)[:2]

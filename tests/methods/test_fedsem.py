@@ -40,6 +40,7 @@ def played(method: FedSem, server: ServerView[Any], replies: dict[str, Message])
     return dict(ask.messages)
 
 
+@pytest.mark.slow
 @given(st.integers(2, 7), st.integers(0, 9))
 def test_e_and_m_step_by_hand(count: int, seed: int) -> None:
     method = FedSem(clusters=3)
@@ -86,6 +87,7 @@ def test_a_client_gets_its_own_centre_only_and_others_the_members_mean() -> None
     assert {id: server.state["cluster"][id] for id in "ab"} == {id: where_before[id] for id in "ab"}
 
 
+@pytest.mark.slow
 @given(st.integers(2, 9), st.integers(1, 4), st.integers(0, 50))
 def test_first_groups_are_k_means_of_the_weights(count: int, clusters: int, seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -597,6 +597,7 @@ def test_a_client_whose_data_changed_moves_to_its_new_group() -> None:
     assert engine.model(id) is engine.model(mates[0])
 
 
+@pytest.mark.slow
 def test_groups_wait_for_enough_flags() -> None:
     first, federation = drifting(12)
     second, more = drifting(15)

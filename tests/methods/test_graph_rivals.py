@@ -40,6 +40,7 @@ def federation(*flipped: bool, same: bool = False) -> Federation:
 # -- CoBo -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_pairs_of_cobo_that_disagree_part_and_equal_ones_stay() -> None:
     fed = federation(False, False, True, True)
     engine, _ = after(CoBo(rho=0.01, gamma=2.0, pairs=3), 20, fed, batch_size=60)

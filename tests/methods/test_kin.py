@@ -178,6 +178,7 @@ def test_nobody_is_alone_for_its_class_shares() -> None:
     assert not {"offset", "concept"} & set(state(engine)["tests"]["tree"]["0"]["rejected"])
 
 
+@pytest.mark.slow
 def test_who_is_alone_for_another_reason_stays_alone() -> None:
     engine = engine_of(federation([skewed(k) for k in range(14)] + [far]))
     engine.round(1)
@@ -210,6 +211,7 @@ def run_of(fed: Federation, method: Any, rounds: int = 12, model: Any = "linear"
     )
 
 
+@pytest.mark.slow
 def test_clients_that_differ_by_degrees_share_a_model_and_have_heads_of_their_own() -> None:
     fed = with_a_swapped_pair_each(20)
     ours, plain, alone = (run_of(fed, m, 20, "mlp", 0.3) for m in (Kin(), "fedavg", "local"))
@@ -225,6 +227,7 @@ def test_clients_of_one_distribution_keep_one_model() -> None:
     assert len(set(result.groups.values())) == 1
 
 
+@pytest.mark.slow
 def test_all_levels_train_in_the_first_half_and_one_in_the_second() -> None:
     fed = federation([common_draw, swapped] * 4)
     engine, plain = (engine_of(fed, m, rounds=6) for m in (Kin(), FedAvg()))
@@ -350,6 +353,7 @@ def test_three_clients_are_too_few_for_leads() -> None:
     assert leads_of(few, sizes, levels, ("all", 0)) == {}
 
 
+@pytest.mark.slow
 def test_records_say_by_how_much_the_choice_was_better() -> None:
     rounds = run_of(federation([common_draw, swapped] * 4), Kin(), rounds=6).rounds
     leads = [{name for name in line["figures"] if name.startswith("lead_")} for line in rounds]
@@ -414,6 +418,7 @@ def test_who_becomes_alone_after_one_model_for_all_goes_on_from_that_model() -> 
     torch.testing.assert_close(dict(engine.model("c0")), shared)
 
 
+@pytest.mark.slow
 def test_a_client_alone_that_had_one_model_for_all_goes_on_from_it_again() -> None:
     """At the level of all it did not train by itself, although its verdict was alone before."""
     fed = federation([common_draw] * 6 + [far])

@@ -81,6 +81,7 @@ def test_padding_changes_no_term() -> None:
 # -- limits -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_before_the_warmup_ends_weights_are_equal_and_so_are_they_without_learning_them() -> None:
     federation = two_groups(6)
     never = ran(setup_of(MAPL(warmup=1000), federation), 3)
@@ -108,6 +109,7 @@ def test_a_warmup_below_one_is_a_fraction_of_the_rounds_and_the_default_learns_w
     assert len({weight for row in default.rows.values() for weight in row.values()}) > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [MAPL(warmup=0), PLUS(warmup=0)])
 def test_without_neighbours_it_is_local_training(method: Any) -> None:
     federation = two_groups(4)
@@ -119,6 +121,7 @@ def test_without_neighbours_it_is_local_training(method: Any) -> None:
         assert engine.rows[id] == {id: 1.0}
 
 
+@pytest.mark.slow
 def test_relabelling_relabels() -> None:
     """With whole batches and no views nothing is drawn for a client, and names are all that differs."""
     federation = two_groups(6)
@@ -332,6 +335,7 @@ def three_peers(method: Any, unlike: bool) -> Setup:
     return replace(setup, net=shallow, nets=nets if unlike else None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "step", "similarity", "absent"),
     [
@@ -516,6 +520,7 @@ def test_a_peer_sends_to_whoever_wants_it() -> None:
     assert talk.round({})[0] == {"friend", "other"}
 
 
+@pytest.mark.slow
 def test_gone_neighbours_are_probed_and_come_back_when_alike() -> None:
     method = MAPL(warmup=0, graph={"probe": 1.0})
     talk = Talk(peer_view("me", ("friend", "other"), method, 0), method)
@@ -641,6 +646,7 @@ def test_on_the_planted_network_groups_learn_as_if_they_were_alone(method: Any) 
             assert same(whole.model(client.id), alone.model(client.id))
 
 
+@pytest.mark.slow
 def test_peers_that_sit_out_keep_their_state_and_cost_nothing() -> None:
     federation = two_groups(8)
     engine = Ran(setup_of(MAPL(warmup=1), federation, clients_per_round=6))

@@ -62,6 +62,7 @@ def spread(logs: Array, slopes: str) -> Array:
     return np.r_[np.full(3, np.exp(logs[0]) if slopes == "common" else 0.0), np.exp(logs[-1])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slopes", ["none", "common", "each"])
 def test_a_fit_from_sums_is_the_fit_on_pooled_rows(slopes: Literal["none", "common", "each"]) -> None:
     rows = world()
@@ -167,6 +168,7 @@ def two_classes(seed: int = 0) -> Federation:
     return Federation(clients, Task(2, (3,)))
 
 
+@pytest.mark.slow
 def test_two_classes_reach_the_fixed_point_of_penalised_quasi_likelihood() -> None:
     """A penalised logistic likelihood with the variance that was found has the same modes, by a general solver."""
     federation = two_classes()

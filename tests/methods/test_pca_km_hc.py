@@ -48,6 +48,7 @@ def agrees(federation: Federation, found: Any) -> bool:
     return ari([planted[id] for id in found], list(found.values())) == 1
 
 
+@pytest.mark.slow
 @given(st.integers(2, 5), st.integers(1, 9), st.integers(0, 30))
 def test_the_common_basis_is_the_pca_of_everyones_samples(clients: int, components: int, seed: int) -> None:
     federation = small_federation(clients, seed, width=6)

@@ -99,6 +99,7 @@ def test_counters_take_the_largest_value_and_stay_integers() -> None:
         torch.testing.assert_close(mixed["body.mean"], torch.tensor([1.0]))
 
 
+@pytest.mark.slow
 def test_the_graph_tells_clients_with_unlike_classes_apart() -> None:
     federation = classes_federation([(0, 1, 2)] * 3 + [(3, 4, 5)] * 3, [8] * 6)
     engine = LocalEngine(small_setup(PFedSim(warmup=0), federation, rounds=40))

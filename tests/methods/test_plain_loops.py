@@ -138,7 +138,7 @@ def per_fedavg(setup: Setup) -> Models:
 
 def scaffold(setup: Setup) -> Models:
     method: Any = setup.method
-    shares, common, rate, steps = shares_of(setup, "equal"), initial(setup), setup.training.lr, 4
+    shares, common, rate, steps = shares_of(setup, "equal"), initial(setup), setup.training.lr, 2
     zero = {name: torch.zeros_like(tensor) for name, tensor in common.items()}
     control, own = dict(zero), dict.fromkeys(shares, zero)
     for number in ROUNDS:

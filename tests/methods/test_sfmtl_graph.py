@@ -342,6 +342,7 @@ def test_with_complete_neighbours_it_is_the_matrix_of_all_pairs(
         torch.testing.assert_close(dict(one.model(id)), dict(other.model(id)), rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LARGEST, 20)
     federation = in_groups(90)

@@ -47,9 +47,9 @@ def ran(method: Any, rounds: int, federation: Federation | None = None, **traini
 
 @pytest.mark.parametrize("training", [{}, {"clients_per_round": 3}])
 def test_q_zero_is_drfas_ascent_without_snapshots_bit_for_bit(training: dict[str, Any]) -> None:
-    """DRFA's rate is gamma tau, with tau = 4 local steps; 0.03125 * 4 is exact."""
+    """DRFA's rate is gamma tau, with tau = 2 local steps; 0.0625 * 2 is exact."""
     tfl = ran(Tfl(q=0.0, eta_lambda=0.125, floor=0.01, ask_losses="sampled"), 4, **training)
-    drfa = ran(Drfa(gamma=0.03125, snapshot=False, floor=0.01), 4, **training)
+    drfa = ran(Drfa(gamma=0.0625, snapshot=False, floor=0.01), 4, **training)
     assert np.array_equal(vector(tfl, "lam"), vector(drfa, "lam"))
     assert vector(tfl, "lam").std() > 0.01
     assert same(drfa.server.state["params"], tfl.server.state["params"])

@@ -61,6 +61,7 @@ def test_a_request_becomes_an_identity(tmp_path: Path) -> None:
     assert sign_request(request, ca_key, ca, 500).not_valid_after_utc == ca.not_valid_after_utc
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 def test_openssl_accepts_what_was_made_and_works_with_what_it_makes(tmp_path: Path) -> None:
     town = new_town()

@@ -100,6 +100,7 @@ def begun(life: Life, root: Path, network: MemoryNetwork | None = None) -> Itera
         yield there
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", by_pattern(["fedavg", "kin", "flt-same", "fedamp"]))
 def test_one_joins_one_leaves_and_comes_back_as_in_the_simulation(method: str, tmp_path: Path) -> None:
     """Also when the server stops in between, and goes on."""
@@ -136,6 +137,7 @@ def test_the_state_of_a_run_has_every_member() -> None:
     assert {id: parse(Member, tree, id) for id, tree in moved.items()} == members
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [3, 4])
 def test_one_comes_back_with_other_samples_and_the_server_goes_on(after: int, tmp_path: Path) -> None:
     """Also when the server stops while it waits for the next round."""
@@ -167,6 +169,7 @@ def test_one_comes_back_with_other_samples_and_the_server_goes_on(after: int, tm
     equal(result, life.replayed(result))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", [MemoryNetwork, CalledNetwork])  # as over Zenoh, and as on Flower
 def test_one_that_is_told_to_leave_answers_until_it_may_go(network: type[Any], tmp_path: Path) -> None:
     """No answer is missing, so that the run is the simulation, at whatever moment it is told."""
@@ -189,6 +192,7 @@ def test_one_that_is_told_to_leave_answers_until_it_may_go(network: type[Any], t
     equal(result, life.replayed(result))
 
 
+@pytest.mark.slow
 def test_who_is_gone_for_long_has_left(tmp_path: Path) -> None:
     life = Life("fedavg", tmp_path, rounds=8, newcomers=False, gone_after=0.01)
     with begun(life, tmp_path) as there:
@@ -201,6 +205,7 @@ def test_who_is_gone_for_long_has_left(tmp_path: Path) -> None:
     assert result.federation["clients"]["c02"]["away"][0][1] is None
 
 
+@pytest.mark.slow
 def test_who_may_not_join_or_leave_is_told_why(tmp_path: Path) -> None:
     life = Life("fedavg", tmp_path, newcomers=False)
     said, refused = list[str](), list[str]()
@@ -248,6 +253,7 @@ def test_who_does_not_fit_the_method_is_told_why(tmp_path: Path, monkeypatch: py
     assert "method 'fedavg' cannot take it in: method.clients: seven" in there.errors[NEW]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", by_pattern(["fedavg", "kin", "flt-same", "ifca", "fedu", "feddrift"]))
 def test_one_that_takes_no_part_gets_the_model_of_the_simulation(method: str, tmp_path: Path) -> None:
     """Also when it is gone for a while, and when the server stops and goes on."""

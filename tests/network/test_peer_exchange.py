@@ -284,6 +284,7 @@ def test_who_has_ended_counts_on_nobody() -> None:
         assert ann.members == {"bob"}
 
 
+@pytest.mark.slow
 def test_peers_that_are_all_killed_at_once_end_equal(tmp_path: Path) -> None:
     plan, heard = experiment("dfedavgm", clients=3, rounds=4, network={"grace": 60.0}), together(3, 2)
     simulated(plan, tmp_path / "here")
@@ -306,6 +307,7 @@ def test_peers_that_are_all_killed_at_once_end_equal(tmp_path: Path) -> None:
         assert same(state_in(tmp_path / "here")["clients"], states(there.root, there.federation))
 
 
+@pytest.mark.slow
 def test_a_new_peer_joins_as_in_a_simulation(tmp_path: Path) -> None:
     plan = experiment("dfedavgm", clients=4, rounds=4, run={"network": "full"}, network={"clients": 3, "grace": 60.0})
     own = plan.federation(NOWHERE)
@@ -325,6 +327,7 @@ def test_a_new_peer_joins_as_in_a_simulation(tmp_path: Path) -> None:
         assert same(state_in(tmp_path / "here")["clients"], states(there.root, there.federation))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_at_a_time")
 def test_an_edge_that_was_dropped_carries_nothing_but_probes(tmp_path: Path) -> None:
     graph = {"threshold": 0.9, "probe": 0.3}

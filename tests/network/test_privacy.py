@@ -314,6 +314,7 @@ def test_a_peer_that_is_killed_in_a_round_sends_what_it_released_again(
 TRAINED = experiment(clients=2, rounds=3, privacy={"sample_epsilon": 2.0})
 
 
+@pytest.mark.slow
 @NEEDS_ACCOUNTANT
 def test_the_same_request_gets_the_same_model_at_no_cost_and_another_one_new_draws(tmp_path: Path) -> None:
     """Also after a kill; and never more than was consented to, whatever a server asks."""
@@ -460,6 +461,7 @@ def test_what_a_signature_costs_is_told_before_it_leaves() -> None:
     assert any("params" in line and "as it is" in line for line in lines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("plan", "epsilon", "phase"),
     [

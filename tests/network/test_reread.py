@@ -85,6 +85,7 @@ def replayed(there: Hospitals, first: Federation, result: Any) -> Any:
     return execute(plan.setup(federation), plan.run, name=plan.name, folder=there.root / "here")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_at_a_time")
 @pytest.mark.parametrize(("method", "settings"), [("fedavg", {}), ("flt-same", {"regroup_every": 1})])
 def test_new_rows_count_as_in_a_simulation(method: str, settings: Any, begun: Callable[..., Hospitals]) -> None:
@@ -111,6 +112,7 @@ def test_new_rows_count_as_in_a_simulation(method: str, settings: Any, begun: Ca
     assert result.messages == here.messages
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_at_a_time")
 def test_a_site_is_told_that_its_new_rows_are_unlike_its_group(begun: Callable[..., Hospitals]) -> None:
     there = begun("flt-same", regroup_every=1)
@@ -130,6 +132,7 @@ def test_a_site_is_told_that_its_new_rows_are_unlike_its_group(begun: Callable[.
     assert warned == [1, 0, 0]
 
 
+@pytest.mark.slow
 def test_a_file_that_is_no_table_any_more_changes_nothing(begun: Callable[..., Hospitals]) -> None:
     there = begun()
     shown = list[str]()

@@ -35,6 +35,7 @@ def apart(one: Any, other: Any) -> float:
     return abs(one - other) if isinstance(one, float) and one != other else float(one != other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "network"), [("fedavg", MemoryNetwork), ("kin", MemoryNetwork), ("fedavg", CalledNetwork)]
 )  # as over Zenoh, and as on Flower

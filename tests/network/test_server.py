@@ -27,10 +27,11 @@ from network.federations import (
     state_in,
     with_own_metric,
 )
-from support import Losing, by_pattern, same
+from support import Losing, same
 
-METHODS = by_pattern(["fedavg", "fedprox", "sfmtl-graph", "flt-same", "tfl", "cfl", "ifca", "fedproto", "fedrep"])
-METHODS += ["fedavg-ft"]  # its clients train a model of their own whenever they use one
+# The clients of fedavg-ft train a model of their own whenever they use one.
+OTHERS = ("fedprox", "sfmtl-graph", "flt-same", "tfl", "cfl", "ifca", "fedproto", "fedrep", "fedavg-ft")
+METHODS = ["fedavg", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
 UNLIKE = {"name": "mixed", "bodies": ["small-plain", "mlp"], "width": 8}
 
 
@@ -71,6 +72,7 @@ def test_it_is_the_simulation_bit_for_bit(method: str, tmp_path: Path) -> None:
         assert len({(other.group, other.model) for other in others.values()}) == len({*hashes.values()}) > 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("forgotten")
 def test_further_metrics_are_those_of_the_simulation_bit_for_bit(tmp_path: Path) -> None:
     plan = with_own_metric(clients=4)
@@ -123,6 +125,7 @@ def without(rows: list[Any], client: str) -> list[Any]:
     return sorted(row for row in rows if client not in row)
 
 
+@pytest.mark.slow
 def test_a_client_that_is_gone_is_missing_and_the_others_are_as_with_that_dropout(tmp_path: Path) -> None:
     """And when it comes back, it takes part again."""
     plan, said = experiment("sfmtl-graph", clients=6, rounds=4), list[str]()

@@ -134,6 +134,7 @@ class Wards(Hospitals):
         exchange(self.plan, link, self.table(name), HOSPITALS, self.root / name, stop=self.stops[name])
 
 
+@pytest.mark.slow
 def test_peers_agree_without_a_server(tmp_path: Path) -> None:
     folder = written(tmp_path / "stays")
     there = Wards(plan_for(folder, "dfedavgm"), folder, tmp_path)

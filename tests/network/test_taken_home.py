@@ -26,6 +26,7 @@ from town import Town
 NAMES = ["c00", "c01", "c02", "c03"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_at_a_time")
 def test_one_that_is_away_at_the_end_has_the_newest_model_that_it_had(tmp_path: Path) -> None:
     """It was written before the round's score was told, so that a kill costs nothing."""
@@ -52,6 +53,7 @@ def test_one_that_is_away_at_the_end_has_the_newest_model_that_it_had(tmp_path: 
         load(tmp_path / "there")
 
 
+@pytest.mark.slow
 def test_a_model_counts_when_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the first evaluation there is none, nor after a kill while one is written; the next one is whole."""
     plan, home = experiment(clients=2, rounds=2), tmp_path / "nodes" / "c00"

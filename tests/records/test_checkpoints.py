@@ -56,6 +56,7 @@ def needed(folder: Path) -> list[str]:
     return [name for name in every if not name.startswith(results)]
 
 
+@pytest.mark.slow
 def test_two_checkpoints_are_kept_and_the_last_of_a_finished_run(runs: Path) -> None:
     names = sorted(path.name for path in (runs / "cut" / "checkpoint").iterdir())
     assert names == [f"round-00000{round}.{kind}" for round in (2, 4) for kind in ("json", "safetensors")]

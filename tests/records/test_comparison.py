@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from fedkin.records.comparison import unequal_conditions
 from fedkin.running.experiment import load
 from fedkin.running.grid import Runs, compare
@@ -17,6 +19,7 @@ def sentences(folder: Path, methods: list[str], *changes: str) -> list[str]:
     return unequal_conditions({name: by_seed[0] for name, by_seed in results.items()})
 
 
+@pytest.mark.slow
 def test_unlike_rates_of_methods_are_said(tmp_path: Path) -> None:
     methods = ["local", "fedavg", "fedavg@self"]
     assert sentences(tmp_path / "alike", methods) == []

@@ -62,6 +62,7 @@ def test_controls_stand_behind_their_method() -> None:
     assert with_controls(["ifca", "ifca@one"], planted=False) == ["ifca", "ifca@self", "ifca@one"]
 
 
+@pytest.mark.slow
 def test_what_communication_adds_by_hand(tmp_path: Path) -> None:
     names = ["local", "fedavg", "fedavg@self", "sfmtl-graph", "sfmtl-graph@self", "tfl"]
     results = compare(Runs(Experiment.of(SMALL)), names, [0, 1, 2], tmp_path / "c")
@@ -105,6 +106,7 @@ def test_of_one_seed_or_of_one_without_clients_there_is_no_interval() -> None:
     assert present(added({0: {"a": 0.1}})).word == "one seed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ifca", "tfl", "mapl-plus"])
 def test_a_control_that_was_cut_ends_the_same(tmp_path: Path, name: str) -> None:
     """The states of all the clients' servers are in the checkpoint."""

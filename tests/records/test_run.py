@@ -32,6 +32,7 @@ def test_a_result_is_one_line(result: Result) -> None:
     assert f"{result.accuracy:.4g}" in text
 
 
+@pytest.mark.slow
 def test_the_last_graph_and_its_groups_are_at_hand(tmp_path: Path) -> None:
     federation = small_federation()
     for method in ("flt-same", "sfmtl-graph", "kin"):

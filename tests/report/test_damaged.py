@@ -123,6 +123,7 @@ def places(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
         yield from places(part, (*place, key))
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(st.data())
 def test_any_value_anywhere_is_reported_or_refused(made: Path, data: st.DataObject) -> None:

@@ -27,6 +27,7 @@ def suite(folder: Path, **kinds: Any) -> Suite:
     return Suite("tiny", {"small": entry}, folder / "stored.jsonl", rounds=2, local_steps=2, seeds=(0, 1), **kinds)
 
 
+@pytest.mark.slow
 def test_controls_run_with_the_methods_rate_and_are_stored_with_it(tmp_path: Path) -> None:
     tiny = suite(tmp_path)
     (place,) = bench(tiny, METHODS["fedu"](), "fedu", tmp_path / "fedu")["federations"]
@@ -42,6 +43,7 @@ def test_controls_run_with_the_methods_rate_and_are_stored_with_it(tmp_path: Pat
         assert alone == {line["seed"]: line["points"] for line in local}
 
 
+@pytest.mark.slow
 def test_the_page_has_all_figures_and_says_where_the_method_stands(tmp_path: Path) -> None:
     tiny = suite(tmp_path)
     for name in ("local", "fedavg"):
@@ -66,6 +68,7 @@ def test_a_rate_is_chosen_on_held_out_samples_and_all_seeds_run_with_it(tmp_path
     assert [(line["lr"], line["seed"]) for line in lines] == [(best, 0), (best, 1)]
 
 
+@pytest.mark.slow
 def test_a_stopped_bench_goes_on_and_gives_the_same_lines(tmp_path: Path) -> None:
     bench(suite(tmp_path), FedAvg(), "fedavg", tmp_path / "whole")
     with pytest.raises(RuntimeError, match="cut"):
@@ -103,6 +106,7 @@ def test_a_method_without_all_seeds_is_not_ranked(tmp_path: Path) -> None:
     assert rank_on_suite(suite(tmp_path), "mine", lines)[0][0]["of"] == 1
 
 
+@pytest.mark.slow
 def test_stored_results_are_placed_beside_and_of_other_data_are_refused(tmp_path: Path) -> None:
     tiny = suite(tmp_path)
     bench(tiny, Local(), "local", tmp_path / "local")

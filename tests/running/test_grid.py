@@ -21,6 +21,7 @@ from support import small_federation
 from tiny import TABLE, CutAt
 
 
+@pytest.mark.slow
 def test_table_against_the_records(tmp_path: Path) -> None:
     results = compare(Runs(Experiment.of(TABLE)), ["local", "fedavg"], [0, 1, 2], tmp_path / "c")
     rows = {row["method"]: row for row in table(results)}
@@ -85,6 +86,7 @@ def small() -> Experiment:
     return Experiment.of({**TABLE, "training": {**TABLE["training"], "rounds": 2}, "method": {"name": "fedprox"}})
 
 
+@pytest.mark.slow
 def test_every_run_is_that_of_its_settings(small: Experiment, tmp_path: Path) -> None:
     found = sweep(Runs(small), ["local", "fedprox"], GRID, [0, 1], tmp_path / "s")
     assert [(one.method, tuple(one.settings.values())) for one in found] == [
@@ -119,6 +121,7 @@ class Count(CutAt):
         Count.begun += 1
 
 
+@pytest.mark.slow
 def test_a_sweep_that_was_stopped_goes_on_and_ends_alike(small: Experiment, tmp_path: Path) -> None:
     def stops(what: str, done: int, of: int) -> CutAt:
         assert of == 4

@@ -31,6 +31,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Result:
     return run_experiment(Experiment.of(TABLE), Path(), tmp_path_factory.mktemp("whole") / "run")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("how", "round"), [("raise", 1), ("raise", 3), ("raise", 6), ("stop", 2)])
 def test_a_cut_run_ends_the_same(tmp_path: Path, whole: Result, round: int, how: str) -> None:
     experiment, folder = Experiment.of(TABLE), tmp_path / "run"
@@ -157,6 +158,7 @@ def test_a_run_of_no_rounds_is_read_back(tmp_path: Path) -> None:
     assert len(again.scores) == 6
 
 
+@pytest.mark.slow
 def test_a_graph_that_stands_still_is_written_once_cut_or_not(tmp_path: Path) -> None:
     method = {"name": "fedsem", "clusters": 2}
     experiment = Experiment.of({**TABLE, "method": method, "training": {**TABLE["training"], "rounds": 12}})

@@ -98,6 +98,7 @@ def test_modes_agree(kind: str) -> None:
             assert other.scores == reference.scores
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_unseen_client_changes_nothing(kind: str) -> None:
     federation = federation_of(kind)
@@ -116,6 +117,7 @@ def test_training_gets_better(kind: str) -> None:
     assert first.metric.better(last.value, first.value) > 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_records_tables_and_report(kind: str, tmp_path: Path) -> None:
     runs = {name: run(kind, name, out=tmp_path / name) for name in ("local", "fedavg")}

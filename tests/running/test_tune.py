@@ -73,6 +73,7 @@ def test_order_of_clients_changes_nothing() -> None:
             assert torch.equal(one[id].train.x[one[id].train.rows], other[id].train.x[other[id].train.rows])
 
 
+@pytest.mark.slow
 def test_the_best_candidate_is_chosen_and_written_down(tmp_path: Path) -> None:
     choices = [Choice.parse("training.lr=1e-6,0.3"), Choice.parse("sfmtl-graph:method.lam=0.1,0.2")]
     found = tune(

@@ -17,6 +17,7 @@ Make = Callable[..., Dataset]
 tests_like.__test__ = False  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 @given(st.integers(0, 500), st.lists(st.floats(0, 10), min_size=1, max_size=20))
 def test_apportion(total: int, shares: list[float]) -> None:
     assume(sum(shares) > 1e-3)

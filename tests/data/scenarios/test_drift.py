@@ -33,6 +33,7 @@ def roles(federation: Federation) -> Counter[str]:
     return Counter(client.about["role"] for client in federation.values())
 
 
+@pytest.mark.slow
 @given(
     clients=st.integers(5, 40),
     drifting=st.integers(0, 12),

@@ -125,6 +125,7 @@ def test_small_clients_are_joined_within_their_group(toy: Toy, least: int) -> No
         Regions().build(toy(), 0)
 
 
+@pytest.mark.slow
 def test_leaving_out_each_group_in_turn(tmp_path: Path) -> None:
     table = {**TABLE, "training": {"rounds": 1, "local_steps": 1}}
     experiment = Experiment.of(table)

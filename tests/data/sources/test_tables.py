@@ -170,6 +170,7 @@ def test_a_column_called_file_is_not_taken_for_the_clients(tmp_path: Path) -> No
         read("csv", tmp_path)
 
 
+@pytest.mark.slow
 def test_numbers_that_begin_late_in_a_column_do_not_end_the_reading(tmp_path: Path) -> None:
     lines = ["x,died,s", *("1,0,a" for _ in range(200_000)), "text,1,a"]
     (tmp_path / "late.csv").write_text("\n".join(lines))

@@ -85,6 +85,7 @@ def test_texts_of_one_id_each(tmp_path: Path, kind: str) -> None:
     assert sorted(torch.cat([made.train.x, made.test.x]).tolist()) == sorted([id] for id in ids)
 
 
+@pytest.mark.slow
 def test_one_text_that_fills_up_all_others_beyond_the_memory_is_refused() -> None:
     rows = [[1, 2]] * 100_000 + [[1] * 1_000_000]
     with pytest.raises(DataError, match=r"t\.csv: row 100000: 'ids': has 1,000,000 token ids; filling up 100,001 texts"
