@@ -138,7 +138,7 @@ class Strict(FedAvg):
 def test_a_phase_that_declares_nothing_lets_anything_finite_pass() -> None:
     engine = LocalEngine(with_settings(small_setup(Bare()), message_limit_mb=0.01))
     assert not [row for row in engine.round(1).traffic if row.missing]
-    context = engine.exchange.validator.contexts[id(engine.setup.net)]
+    context = engine.exchange.validator.contexts[engine.setup.net]
     for message, words in {
         "nan": (Message(x=[1.0, [float("nan")]]), "x: nan is not a finite number"),
         "tensor": (Message(x={"y": torch.tensor(torch.inf)}), "x/y: 1 of 1 numbers are not finite"),

@@ -88,8 +88,7 @@ class Operations:
     def __init__(self, net: Net, federation: Mapping[str, Any]) -> None:
         self.net, self.federation = net, federation
         self.modules = Modules(keep=1)
-        # The net is stored with its count, so that no other net can get the same id.
-        self.known: dict[tuple[Any, ...], tuple[float, Net]] = {}
+        self.known: dict[tuple[Net, Any, int], float] = {}
 
     def per_sample(self, job: FitJob | InferJob) -> float:
         """Return the operations per sample in a full batch, of at most 128: contrastive losses depend on its size."""
@@ -98,10 +97,10 @@ class Operations:
             size = _LARGEST if job.training.batch_size == "all" else min(job.training.batch_size, _LARGEST)
         # A loss may be made anew in each round, so its function's code or its type identifies it.
         kind = what if isinstance(what, str) else getattr(what, "__code__", type(what))
-        at = id(net), kind, size
+        at = net, kind, size
         if at not in self.known:
-            self.known[at] = self._counted(job, net, size) / size, net
-        return self.known[at][0]
+            self.known[at] = self._counted(job, net, size) / size
+        return self.known[at]
 
     def _counted(self, job: FitJob | InferJob, net: Net, size: int) -> float:
         samples = samples_of(job, self.federation)

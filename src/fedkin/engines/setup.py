@@ -319,12 +319,12 @@ class Setup:
                 f"method {self.method.name!r} needs the same model at every client, and these have unlike ones "
                 "(model.name = 'mixed'): choose one model, or a method that allows unlike models"
             )
-        nets = {id(net): net for net in [self.net, *(self.nets or {}).values()]}
-        equipped = {name: self.method.equip(net, self.task, seed) for name, net in nets.items()}
-        for net in nets.values():
+        nets = dict.fromkeys([self.net, *(self.nets or {}).values()])
+        equipped = {net: self.method.equip(net, self.task, seed) for net in nets}
+        for net in nets:
             net.check(self.task)
         # Decide here, so that the memory layout of the net is fixed before other processes get it.
         for net in equipped.values():
             decide(net, sample_inputs(self.task, net.dtype))
-        of_clients = None if self.nets is None else {client: equipped[id(net)] for client, net in self.nets.items()}
-        return replace(self, net=equipped[id(self.net)], nets=of_clients)
+        of_clients = None if self.nets is None else {client: equipped[net] for client, net in self.nets.items()}
+        return replace(self, net=equipped[self.net], nets=of_clients)

@@ -18,6 +18,7 @@ from fedkin.errors import MethodError
 from fedkin.flow import Ask, Message
 from fedkin.forms import Context, Problem, problem_of
 from fedkin.keys import rng
+from fedkin.learning.net import Net
 from fedkin.untrusted import error_text
 
 
@@ -298,14 +299,14 @@ class Validator:
         samples: Mapping[str, int] | None = None,
     ) -> None:  # fmt: skip
         self.setup, self.refused, self.samples = setup, refused, samples or {}
-        self.contexts: dict[int, Context] = {}
+        self.contexts: dict[Net, Context] = {}
 
     def problem(self, sender: str, phase: str, message: Message, request: Message) -> Problem | None:
         """Return what is wrong with a message of this phase; None if nothing. request: the message that it answers."""
         net, most = self.setup.net_of(sender), self.setup.engine.largest_n
-        if id(net) not in self.contexts:
-            self.contexts[id(net)] = self.setup.context(net)
-        context = self.contexts[id(net)]
+        if net not in self.contexts:
+            self.contexts[net] = self.setup.context(net)
+        context = self.contexts[net]
         context.asked = inner(request)[1] if phase == MASKED else request
         context.most_n = min(most, self.samples.get(sender, most))
         method = self.setup.method

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -77,17 +78,12 @@ class Modules:
     """A scratch module on a device for each of the `keep` nets last used. resident: the samples on that device."""
 
     def __init__(self, device: torch.device = CPU, keep: int = 16) -> None:
-        self.device, self.keep = device, keep
-        self.resident = Resident(device)
-        self.modules: dict[int, tuple[Net, BodyHead]] = {}
+        self.device, self.resident = device, Resident(device)
+        self._of = lru_cache(keep)(lambda net: net.scratch(device))
 
     def __call__(self, net: Net) -> BodyHead:
-        # The net is stored with its module, so that no other net can get the same id.
-        pair = self.modules.pop(id(net), None) or (net, net.scratch(self.device))
-        self.modules[id(net)] = pair
-        if len(self.modules) > self.keep:
-            del self.modules[next(iter(self.modules))]
-        return pair[1]
+        module: BodyHead = self._of(net)
+        return module
 
 
 def job_of(request: Any, view: ClientView, key: int) -> FitJob | InferJob:
@@ -181,7 +177,7 @@ class Executor(ABC):
 
     def __init__(self, net: Net, federation: Mapping[str, Client]) -> None:
         self.net, self.federation = net, federation
-        self._paths: dict[tuple[int, str, str, str], tuple[TrainingPath, Net]] = {}
+        self._paths: dict[tuple[Net, str, str, str], TrainingPath] = {}
 
     @property
     @abstractmethod
@@ -210,18 +206,17 @@ class Executor(ABC):
     @property
     def training_paths(self) -> list[TrainingPath]:
         """The different training paths so far, in the order of their first use."""
-        return list(dict.fromkeys(path for path, _ in self._paths.values()))
+        return list(dict.fromkeys(self._paths.values()))
 
     def note(self, job: Job, path: str, why: str = "") -> None:
         """Note how a fit was done."""
         if not isinstance(job, FitJob):
             return
         net, loss = job.net or self.net, job.loss
-        at = id(net), _title(loss), path, why
+        at = net, _title(loss), path, why
         if at not in self._paths:
             body = f"{type(net.module.body).__name__}, {net.parameters():,} parameters"
-            # The net is stored, so that no other net can get its id.
-            self._paths[at] = TrainingPath(body, _title(loss), path, why), net
+            self._paths[at] = TrainingPath(body, _title(loss), path, why)
 
     def close(self) -> None:  # noqa: B027  (in one process there is nothing to release)
         """Release processes and memory."""

@@ -41,8 +41,7 @@ class RayTasks(Executor):
             self._join()
         self.task = self.ray.remote(max_retries=_REPEATS, num_cpus=1)(_work)
         self.clients = {id: self.ray.put(with_own_rows(client)) for id, client in federation.items()}
-        # Nets are stored, so that no others can get the same id.
-        self.nets: dict[int, tuple[Any, Net]] = {}
+        self.nets: dict[Net, Any] = {}
         self.jobs: dict[Any, Job] = {}
 
     def _join(self) -> None:
@@ -75,11 +74,11 @@ class RayTasks(Executor):
     def submit(self, job: Job) -> None:
         self.note(job, "in processes", "run.engine is 'ray'")
         net = job.net or self.net
-        if id(net) not in self.nets:
-            self.nets[id(net)] = self.ray.put(net), net
+        if net not in self.nets:
+            self.nets[net] = self.ray.put(net)
         ids = job.ids if isinstance(job, ScoreJob) else (job.id,)
         # Ray does not resolve references in a list, so that a process that has the net does not read it again.
-        reference = self.task.remote(bare(job), [self.nets[id(net)][0]], ids, *(self.clients[each] for each in ids))
+        reference = self.task.remote(bare(job), [self.nets[net]], ids, *(self.clients[each] for each in ids))
         self.jobs[reference] = job
 
     def collect(self) -> Sequence[tuple[Job, Any]]:

@@ -45,8 +45,7 @@ class Workers(Executor):
         resource_tracker.register(self.folder.name, "folder")
         clients = Path(self.folder.name, "clients")
         _save(dict(federation), clients)
-        # Nets are stored, so that no other net can get the same id.
-        self.nets: dict[int, tuple[Path, Net]] = {}
+        self.nets: dict[Net, Path] = {}
         self.pool = ProcessPoolExecutor(workers, initializer=_begin, initargs=(clients,))
         self.jobs: dict[Future[bytes], Job] = {}
 
@@ -67,11 +66,11 @@ class Workers(Executor):
 
     def _net(self, net: Net) -> Path:
         """Return the file of this net."""
-        if id(net) not in self.nets:
+        if net not in self.nets:
             path = Path(self.folder.name, f"net-{len(self.nets)}")
             _save(net, path)
-            self.nets[id(net)] = path, net
-        return self.nets[id(net)][0]
+            self.nets[net] = path
+        return self.nets[net]
 
     def collect(self) -> Sequence[tuple[Job, Any]]:
         done, _ = wait(self.jobs, return_when=FIRST_COMPLETED)
