@@ -65,22 +65,17 @@ def _digits() -> tuple[Tensor, Tensor]:
 
 
 def _dealt(
-    seed: int, change: Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]], group: Callable[[int], Any],
-    clients: int = 16, train: int = 80, test: int = 30,
-) -> Federation:  # fmt: skip
-    """Clients with digits drawn without replacement; change(client's number, x, y) returns the client's samples."""
+    seed: int, change: Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]], group: Callable[[int], Any]
+) -> Federation:
+    """16 clients with digits drawn without replacement; change(client's number, x, y) returns the client's samples."""
     x, y = _digits()
     order = torch.from_numpy(rng(seed, "deal").permutation(len(y)))
     made = []
-    for number in range(clients):
-        rows = order[number * (train + test) : (number + 1) * (train + test)]
+    for number in range(16):
+        rows = order[number * 110 : (number + 1) * 110]
         seen, labels = change(number, x[rows], y[rows])
-        made.append(
-            Client(
-                f"client-{number:02d}", Samples(seen[:train], labels[:train]), Samples(seen[train:], labels[train:]),
-                f"group-{group(number)}",
-            )
-        )  # fmt: skip
+        train, test = Samples(seen[:80], labels[:80]), Samples(seen[80:], labels[80:])
+        made.append(Client(f"client-{number:02d}", train, test, f"group-{group(number)}"))
     return Federation(made, Task(10, (1, 8, 8)), "digits")
 
 

@@ -28,13 +28,13 @@ def blocks(vectors: Sequence[Tensor], origin: Tensor | None = None) -> Iterator[
         yield (block if origin is None else block - origin[part].double()), part
 
 
-def inner_products(vectors: Sequence[Tensor], origin: Tensor | None = None) -> Array:
-    """Inner products [n, n] of n vectors [d], each minus the origin [d]; exactly symmetric.
+def inner_products(vectors: Sequence[Tensor]) -> Array:
+    """Inner products [n, n] of n vectors [d]; exactly symmetric.
 
     >>> inner_products([torch.tensor([1.0, 2.0]), torch.tensor([0.0, 1.0])]).tolist()
     [[5.0, 2.0], [2.0, 1.0]]
     """
-    return _summed((block for block, _ in blocks(vectors, origin)), len(vectors))
+    return _summed((block for block, _ in blocks(vectors)), len(vectors))
 
 
 def inner_products_of_params(rows: Sequence[Params], names: Iterable[str], origin: Params) -> Array:
