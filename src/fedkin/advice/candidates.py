@@ -185,7 +185,7 @@ class Shape:
         return Shape(tuple(sorted(groups)), tuple(sorted(near)), self.differs)
 
     @classmethod
-    def of_labels(cls, labels: Mapping[str, int], differs: Sequence[str] = ()) -> Shape:
+    def of_labels(cls, labels: Mapping[str, int], differs: Sequence[str]) -> Shape:
         """Make a shape from the number of each client's group; groups of one client are dropped."""
         members: dict[int, list[str]] = {}
         for id, label in labels.items():

@@ -28,7 +28,7 @@ _SIDE = 64
 _FAR, _WIDE = 3.0, (0.1, 10.0)
 
 
-def of_arrays(data: Path, kind: str | None = None) -> Guess:
+def of_arrays(data: Path, kind: str | None) -> Guess:
     """Guess and read a .npz file; kind: of the task (None: guessed from y). Raises DataError and ConfigError."""
     arrays = read_arrays(data)
     x, y = arrays["x"], arrays["y"]

@@ -143,7 +143,7 @@ class Page:
     were sent without protection, by phase. consented: the most releases of this run (None: no limit).
     """
 
-    def __init__(self, ledger: Ledger, run: str, privacy: Privacy, consented: int | None = None) -> None:
+    def __init__(self, ledger: Ledger, run: str, privacy: Privacy, consented: int | None) -> None:
         self.ledger, self.run, self.privacy, self.consented = ledger, run, privacy, consented
         self.open: dict[str, list[str]] = {}
         self.folder = ledger.folder / run

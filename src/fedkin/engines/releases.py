@@ -58,7 +58,7 @@ class Releases:
     """
 
     def __init__(
-        self, setup: Setup, step: Callable[[str, str], int], source: Source | None = None, store: Page | None = None
+        self, setup: Setup, step: Callable[[str, str], int], source: Source | None, store: Page | None
     ) -> None:
         self.setup, self.privacy, self.step, self.store = setup, setup.privacy, step, store
         given = setup.privacy

@@ -489,7 +489,7 @@ class Taskonomy(ServerMethod):
 
 
 def along_edges(
-    state: dict[str, Any], replies: Mapping[str, Message], stale: bool, aggregate: Rule = "mean"
+    state: dict[str, Any], replies: Mapping[str, Message], stale: bool, aggregate: Rule
 ) -> tuple[dict[str, Params], dict[str, str]]:
     """Case I, lines 16 and 17: w_m = sum_j A_mj n_j w_j / sum_j A_mj n_j, with A_mm = 1.
 

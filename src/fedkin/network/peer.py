@@ -42,7 +42,7 @@ class PeerEngine(Engine):
     site: LocalSite
 
     def __init__(
-        self, plan: Setup, client: Client, neighbours: PeerExchange, page: Page, status: StatusFile, device: str = "cpu"
+        self, plan: Setup, client: Client, neighbours: PeerExchange, page: Page, status: StatusFile, device: str
     ) -> None:  # fmt: skip
         self.client, self.neighbours, self.page, self.status = client, neighbours, page, status
         names = sorted([*neighbours.others, client.id])

@@ -674,7 +674,7 @@ class TableOffer(WireMessage):
 
 def agree_with_peers(
     link: Link, names: Iterable[str], begin: int | Sequence[str], table: OwnTable, settings: str, *,
-    kept: Shared | None = None, stop: Event, say: Callable[[str], None] = lambda line: None,
+    kept: Shared | None, stop: Event, say: Callable[[str], None],
 ) -> Shared:  # fmt: skip
     """Exchange table profiles with all other peers; return the common encoding, which each peer computes itself.
 

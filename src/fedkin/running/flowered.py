@@ -38,7 +38,7 @@ app = client_app()
 '''
 
 
-def write_app(folder: Path, experiment: Path, out: Path, data_root: Path | None = None) -> None:
+def write_app(folder: Path, experiment: Path, out: Path, data_root: Path | None) -> None:
     """Write an app for an experiment that `flwr run` accepts; raises ConfigError for experiments that cannot run there.
 
     out: folder of the run's records, on the machine of the SuperLink. data_root: the folder of data sets there.

@@ -314,7 +314,7 @@ class Cell(NamedTuple):
 
 def run_cells(
     cells: Sequence[Cell], seeds: Sequence[int], folder: Path | None, extract: Callable[[Result], T],
-    watch: Watchers | None, failed: Callable[[str], T] | None = None,
+    watch: Watchers | None, failed: Callable[[str], T] | None,
 ) -> list[dict[int, T]]:  # fmt: skip
     """Run every cell with every seed, first all cells of the first seed; returns `extract(result)` by seed and cell.
 

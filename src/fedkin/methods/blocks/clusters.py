@@ -21,7 +21,7 @@ from fedkin.views import ServerView
 
 def cluster_means(
     models: Mapping[str, Params], cluster: Mapping[str, str], replies: Mapping[str, Message], weights: Weights,
-    aggregate: Rule = "mean",
+    aggregate: Rule,
 ) -> dict[str, Params]:  # fmt: skip
     """One model per cluster: the weighted mean of its members' replies. A cluster without replies keeps its model.
 
