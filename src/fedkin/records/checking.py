@@ -107,7 +107,7 @@ def _several(folder: Path) -> Checked:
     except RunError as error:
         return Checked(folder, (*problems, str(error)), notes, "its plan cannot be read")
     kind = {"compare": "comparison", "tune": "tuning", "sweep": "sweep"}[command]
-    runs = [path.parent for path in folder.rglob("experiment.toml") if not (path.parent / "plan.json").exists()]
+    runs = reading.runs_below(folder)
     done = sum(any((run / name).exists() for name in ("summary.json", "failed.json")) for run in runs)
     standing = f"{kind}: of {len(runs)} runs begun, {done} are over; goes on with {_again(folder)}"
     return Checked(folder, tuple(problems), notes, standing)

@@ -336,3 +336,9 @@ def files_in(folder: Path, kind: str) -> dict[int, Path]:
             raise RunError(f"{path}: no such round; expected round-NUMBER.{kind}: rename this file or take it away")
         files[int(number)] = path
     return files
+
+
+def runs_below(folder: Path) -> list[Path]:
+    """Return the run folders below a folder; not folders of comparisons, which have an experiment file too."""
+    begun = [path.parent for path in folder.rglob("experiment.toml")]
+    return [each for each in begun if not (each / "plan.json").is_file()]

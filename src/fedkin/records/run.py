@@ -448,14 +448,8 @@ def listed(folders: Iterable[Path]) -> list[Listed]:
     for folder in folders:
         if not folder.is_dir():
             raise RunError(f"{folder}: no such folder; name one that holds runs, for example runs/")
-        runs |= set(_runs_below(folder))
+        runs |= set(reading.runs_below(folder))
     return [read_listed(folder) for folder in sorted(runs)]
-
-
-def _runs_below(folder: Path) -> list[Path]:
-    """The run folders below a folder; not folders of comparisons, which have an experiment file too."""
-    begun = [path.parent for path in folder.rglob("experiment.toml")]
-    return [each for each in begun if not (each / "plan.json").is_file()]
 
 
 def read_listed(folder: Path) -> Listed:
@@ -466,7 +460,7 @@ def read_listed(folder: Path) -> Listed:
     if not path.is_file():
         raise RunError(f"{folder}: no experiment.toml, so this is no run folder")
     if (folder / "plan.json").is_file():
-        runs = _runs_below(folder)
+        runs = reading.runs_below(folder)
         hint = f"name a run inside it, for example {min(runs)}" if runs else "there is no run in it yet"
         raise RunError(f"{folder}: no run but a comparison or a tuning, which holds runs; {hint}")
     settings = reading.settings_in(path)
