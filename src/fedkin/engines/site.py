@@ -621,8 +621,7 @@ class LocalSite(Site):
         z = infer(net, modules(net), params, "features", few)
         if z.ndim != 2:
             return Message()
-        y = few.labels()
-        means, count = class_means(z, y, torch.ones(len(y), dtype=z.dtype), task.classes)
+        means, count = class_means(z, few.labels(), None, task.classes)
         kept = self.setup.method.class_vectors(self.view(id))
         more = {} if kept is None else {"vectors": kept.table, "vectors_known": kept.known}
         return Message(means=means, known=count > 0, head=head_of(params), **more)

@@ -59,9 +59,10 @@ def masked_mean(values: Tensor, batch: Batch) -> Tensor:
     return (values * share).sum() / share.sum()
 
 
-def class_means(z: Tensor, y: Tensor, mask: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+def class_means(z: Tensor, y: Tensor, mask: Tensor | None, classes: int) -> tuple[Tensor, Tensor]:
     """Return the mean feature of each class [classes, d] (zero if absent), and its number of samples [classes]."""
-    member = (y[:, None] == torch.arange(classes, device=y.device)).to(z.dtype) * mask[:, None]
+    counted = 1.0 if mask is None else mask[:, None]
+    member = (y[:, None] == torch.arange(classes, device=y.device)).to(z.dtype) * counted
     count = member.sum(0)
     return member.T @ z / count.clamp(min=1)[:, None], count
 

@@ -85,8 +85,7 @@ class FedProto(ServerMethod):
         fitted = yield from Fit(client.state["params"], PrototypeRegularised(self.lam), extras=extras)
         client.state["params"] = fitted.params
         z = yield from Infer(fitted.params, "features")
-        y = client.train.labels()
-        means, counts = class_means(z, y, torch.ones(len(y), dtype=z.dtype), client.task.classes)
+        means, counts = class_means(z, client.train.labels(), None, client.task.classes)
         owned = counts.nonzero()[:, 0]
         return Message(prototypes=means[owned], classes=owned.tolist(), counts=[int(n) for n in counts[owned]])
 

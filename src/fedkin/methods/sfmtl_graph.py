@@ -177,8 +177,7 @@ class SfmtlGraph(SigningMethod):
             state["anchors"], state["known"] = fitted.carry["anchors"], fitted.carry["known"]
         else:
             z = yield from Infer(fitted.params, "features")
-            y = client.train.labels()
-            mean, count = class_means(z, y, torch.ones(len(y), dtype=z.dtype), client.task.classes)
+            mean, count = class_means(z, client.train.labels(), None, client.task.classes)
             state["anchors"], state["known"] = mean, count > 0
         owned = state["known"].nonzero()[:, 0]
         body = {} if self.share == "head" else {"body": body_of(fitted.params)}
