@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.metrics import adjusted_rand_score
 
+from fedkin import graph
 from fedkin.analysis.intervals import added
 from fedkin.analysis.ranking import Diagram, diagram
 from fedkin.errors import ConfigError, RunError
@@ -132,7 +132,7 @@ def _figures(federation: Federation, result: Result) -> Line:
         "bytes": result.summary["bytes"]["up"] + result.summary["bytes"]["down"],
         "trained": sum(row["samples"] for row in result.rounds),
         "groups": result.summary["groups"]["found"],
-        "ari": round(adjusted_rand_score([planted[id] for id in groups], list(groups.values())), 4)
+        "ari": round(graph.ari([planted[id] for id in groups], list(groups.values())), 4)
         if planted and groups else None,
     }  # fmt: skip
 
