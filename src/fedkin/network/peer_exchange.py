@@ -23,7 +23,7 @@ from pydantic import Field, StrictBool, StrictStr
 from fedkin import codec
 from fedkin.engines.failures import words_of
 from fedkin.engines.results import Missing, Outbox, Undelivered
-from fedkin.errors import MethodError, RunError
+from fedkin.errors import MethodError, RunError, first_few
 from fedkin.folders import made_private, replace
 from fedkin.network.agreement import Agreement, Terms, difference
 from fedkin.network.link import UNREACHED, Left, Link, LinkError, Missed
@@ -127,7 +127,7 @@ class PeerExchange:
                 raise Left
             if len(missing) != waited:
                 waited = len(missing)
-                self.say(f"waiting for {', '.join(missing[:8])}{' and others' if len(missing) > 8 else ''}")
+                self.say(f"waiting for {first_few(missing)}")
             since, present = time.monotonic(), self.link.present()
             here = [id for id in missing if id in present]
             if not here:

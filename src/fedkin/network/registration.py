@@ -22,7 +22,7 @@ from pydantic import Field, StrictBool, StrictStr
 from fedkin.data.own import OwnTable
 from fedkin.engines.client_list import Entry, Roster, times_of
 from fedkin.engines.setup import Setup
-from fedkin.errors import ConfigError, DataError, MethodError, RunError
+from fedkin.errors import ConfigError, DataError, MethodError, RunError, first_few
 from fedkin.federation import Client, Federation
 from fedkin.federation.samples import Absence
 from fedkin.federation.summaries import ColumnTypes, SharedEncoding, TableSummary, agree, common_columns
@@ -278,7 +278,7 @@ class Registration:
         clients = self.network.clients
         names: Iterable[str] = self.active if self.complete else () if isinstance(clients, int) else clients
         missing = sorted(set(names) - set(self._arrived(stage)))
-        return ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
+        return first_few(missing)
 
     def _needed(self) -> int:
         """Return how many clients are needed now."""
@@ -457,9 +457,7 @@ class Registration:
         self.agreement = self.agreement.model_copy(update={"columns": first.columns})
         differing = {name: difference(self.agreement, hello.agreement) for name, hello in hellos.items()}
         wrong = {
-            name: f"{words} (here: {', '.join(like[:4])}{' and others' if len(like) > 4 else ''}; there: {name})"
-            for name, words in differing.items()
-            if words
+            name: f"{words} (here: {first_few(like, 4)}; there: {name})" for name, words in differing.items() if words
         }
         if wrong:  # even a client with the task of most may be refused here, and come back with another file
             self.plan, self.agreement = plan, agreement
@@ -622,9 +620,9 @@ class Registration:
         if not known and len(self.hellos[stage]) >= self._needed():
             known = set(self.hellos[stage])
         if known and name not in known:
-            return f"the federation is complete without it ({', '.join(sorted(known)[:8])})"
+            return f"the federation is complete without it ({first_few(sorted(known))})"
         if not isinstance(named, int) and name not in named:
-            return f"network.clients does not name it ({', '.join(named[:8])})"
+            return f"network.clients does not name it ({first_few(named)})"
         return "" if stage == "about" else self._unlike_columns(hello)
 
     def _why_not_admitted(self, name: str, hello: Hello) -> str:
@@ -633,7 +631,7 @@ class Registration:
             how = "network.newcomers = true in the server's experiment would let it in from the next round on"
             if name in self.members:
                 return f"it has left the federation in round {self.members[name].left}; {how}"
-            return f"the federation is complete without it ({', '.join(self.active[:8])}); {how}"
+            return f"the federation is complete without it ({first_few(self.active)}); {how}"
         if hello.about is None:
             return self._unlike_columns(hello)
         if self.plan is None:  # it is checked again when it waits for a round
@@ -718,7 +716,7 @@ def _pull_tables(
             raise Left
         if waiting != len(missing):
             waiting = len(missing)
-            say(f"waiting for the {what} of the tables of {', '.join(missing[:8])}")
+            say(f"waiting for the {what} of the tables of {first_few(missing)}")
         for id in missing:
             try:
                 there = read(TableOffer, link.pull(id, what, _SHORT, _LARGEST_HELLO))

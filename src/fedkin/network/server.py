@@ -17,7 +17,7 @@ from fedkin.engines.rounds import Engine
 from fedkin.engines.setup import Setup
 from fedkin.engines.site import Site
 from fedkin.engines.transport import Validator
-from fedkin.errors import MethodError, RunError
+from fedkin.errors import MethodError, RunError, first_few
 from fedkin.flow import Message
 from fedkin.learning.metrics import LARGEST
 from fedkin.network.consent import largest_message
@@ -216,7 +216,7 @@ class NetworkSite(Site):
                     raise TooFew(f"round {self.number}: stopped while no client was connected")
                 if not announced:
                     announced = True
-                    self.registration.say(f"no client is connected: waiting for {', '.join(sorted(ids)[:8])}")
+                    self.registration.say(f"no client is connected: waiting for {first_few(sorted(ids))}")
                 self.registration.changed.wait(0.2)
 
 
