@@ -22,7 +22,7 @@ from fedkin.cli.output import (
     write_run_report,
 )
 from fedkin.errors import ConfigError, RunError
-from fedkin.records.files import read_json
+from fedkin.records.files import read_json, write_bytes
 from fedkin.running import presets
 from fedkin.running.progress import Progress, make_console
 
@@ -340,7 +340,7 @@ def bench(
         data = benching.bench(chosen, built, label, folder, watch)
     if store:
         benching.store(chosen, label, folder)
-    (folder / "bench.html").write_text(bench_page.page(data), encoding="utf-8")
+    write_bytes(folder / "bench.html", bench_page.page(data).encode())
     if printed_as_json(json, data):
         return
     _print_bench(data)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedkin.graph.picture import page_of
+from fedkin.records.files import write_bytes
 from fedkin.tasks import METRICS
 
 
@@ -37,7 +38,7 @@ def draw(rows: Sequence[Mapping[str, Any]], settings: Sequence[str], path: Path,
         f"Means over clients and seeds {seeds}; bars are the sample standard deviation over seeds. These are "
         "figures on test samples: to choose a setting, use fedkin tune."
     )
-    path.write_text(page_of(title, [figure], text), encoding="utf-8")
+    write_bytes(path, page_of(title, [figure], text).encode())
 
 
 def _lines(rows: Sequence[Mapping[str, Any]], settings: Sequence[str]) -> dict[str, list[Mapping[str, Any]]]:

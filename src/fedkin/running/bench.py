@@ -277,7 +277,7 @@ def bench(
             "critical_difference": ranks.difference, "friedman_p": ranks.friedman,
         },
     }  # fmt: skip
-    (out / "bench.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    write_bytes(out / "bench.json", (json.dumps(content, indent=1) + "\n").encode())
     return content
 
 
