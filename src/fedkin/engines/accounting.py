@@ -1,9 +1,9 @@
-"""Accounting of a round: time, operations, and the scores of the clients' models."""
+"""Accounting of a round: its time, its floating-point operations, and the samples processed."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from fedkin.engines.executors.jobs import FitJob, InferJob, Modules, samples_of
-from fedkin.flow import Fitted, Params
+from fedkin.flow import Fitted
 from fedkin.learning.devices import alone, arranged, seeded
 from fedkin.learning.frozen import trunk_of
 from fedkin.learning.losses import Batch
@@ -147,12 +147,3 @@ class Work:
         else:
             self.inferred += size
         self.flops += per_sample * size
-
-
-def model_names(models: Mapping[str, Params]) -> dict[str, Hashable]:
-    """Return a key of each client's model, equal for the same tensors; a mapping that clients share is read once."""
-    known: dict[int, Hashable] = {}
-    for params in models.values():
-        if id(params) not in known:
-            known[id(params)] = frozenset((name, id(tensor)) for name, tensor in params.items())
-    return {client: known[id(params)] for client, params in models.items()}

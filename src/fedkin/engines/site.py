@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import torch
 
-from fedkin.engines.accounting import Clock, Operations, Work, model_names
+from fedkin.engines.accounting import Clock, Operations, Work
 from fedkin.engines.attacks import Attacks
 from fedkin.engines.executors.jobs import Executor, FitJob, InferJob, Modules, ScoreJob, TrainingPath, job_of
 from fedkin.engines.failures import Crashed, Failure, Failures, check_yields, place_in, place_of
@@ -536,7 +536,7 @@ class LocalSite(Site):
 
     def scores(self, offers: Mapping[str, Message]) -> dict[str, Score]:
         setup, models = self.setup, self.models(offers)
-        tests, names = {id: self.now[id].test for id in models}, model_names(models)
+        tests, names = {id: self.now[id].test for id in models}, _model_names(models)
         self.places = {id: (names[id], builtins.id(tests[id])) for id in models}
         self.scored = {at: self.scored[at] for at in self.places.values() if at in self.scored}
         jobs, errors = self._score_jobs(models, names), dict[Hashable, FedkinError]()
@@ -637,3 +637,12 @@ class LocalSite(Site):
 
     def close(self) -> None:
         self.executor.close()
+
+
+def _model_names(models: Mapping[str, Params]) -> dict[str, Hashable]:
+    """Return a key of each client's model, equal for the same tensors; a mapping that clients share is read once."""
+    known: dict[int, Hashable] = {}
+    for params in models.values():
+        if id(params) not in known:
+            known[id(params)] = frozenset((name, id(tensor)) for name, tensor in params.items())
+    return {client: known[id(params)] for client, params in models.items()}
