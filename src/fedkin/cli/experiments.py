@@ -315,7 +315,6 @@ def bench(
     fedkin bench mine.py:Mine
     fedkin bench ditto --set lam=0.3 --out runs/ditto
     """
-    from fedkin.errors import ConfigError
     from fedkin.methods import METHODS
     from fedkin.report import bench_page
     from fedkin.running import bench as benching
@@ -327,14 +326,14 @@ def bench(
     chosen = suite_of(suite)
     (name,), _ = resolve_names([method], "method", "METHOD")
     kind = choose(METHODS, name, "METHOD")
-    options: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for text in change or []:
         setting, equals, value = text.partition("=")
         if not equals:
             raise ConfigError(f"--set {text}: expected SETTING=VALUE, such as lam=0.1")
-        options[setting.removeprefix("method.")] = setting_value(value, f"--set {text}")
-    built = parse(kind, options, "method")
-    label = name + "".join(f", {setting}={value}" for setting, value in options.items())
+        settings[setting.removeprefix("method.")] = setting_value(value, f"--set {text}")
+    built = parse(kind, settings, "method")
+    label = name + "".join(f", {setting}={value}" for setting, value in settings.items())
     folder = out or Path("runs") / "bench" / label.replace(", ", "-").replace("=", "-").replace("/", "-")
     with run_watchers(folder, json, "the same command") as watch:
         data = benching.bench(chosen, built, label, folder, watch)
