@@ -28,6 +28,7 @@ from fedkin.running.progress import Progress, make_console
 
 if TYPE_CHECKING:
     from fedkin.records.reading import Plan
+    from fedkin.records.run import Result
     from fedkin.running.experiment import Experiment
     from fedkin.running.grid import Choice
     from fedkin.running.tune import Candidate, Equal
@@ -62,7 +63,7 @@ def run(
     finish_run(plan, result, folder, json, profile)
 
 
-def finish_run(plan: Any, result: Any, folder: Path, json: bool, profile: bool = False) -> None:
+def finish_run(plan: Experiment, result: Result, folder: Path, json: bool, profile: bool = False) -> None:
     """Write the report of a finished run and print its figures."""
     from fedkin.report.tables import one_run, time_table, training_paths
 
@@ -139,7 +140,7 @@ def compare(
 
 
 def _compare_leaving_out(
-    plan: Any, names: list[str], seeds: list[int], root: Path, folder: Path, groups: list[str], json: bool
+    plan: Experiment, names: list[str], seeds: list[int], root: Path, folder: Path, groups: list[str], json: bool
 ) -> None:
     """Leave out one group after another: one report per group, and one table. No groups: each group."""
     from fedkin.report.tables import left_out
@@ -238,7 +239,7 @@ def tune(
 
 
 def _run_sweep(
-    plan: Any, names: list[str], cells: list[Choice], seeds: list[int], root: Path, folder: Path, json: bool
+    plan: Experiment, names: list[str], cells: list[Choice], seeds: list[int], root: Path, folder: Path, json: bool
 ) -> None:
     """Run every combination of settings; print a table and write a plot and sweep.csv."""
     from fedkin.report.sweeping import draw
@@ -369,7 +370,7 @@ def _print_bench(data: Mapping[str, Any]) -> None:
 def start_or_resume(
     experiment: Path | None, changes: list[str], rounds: int | None, out: Path | None, resume: Path | None,
     data_root: Path | None, command: str = "run", methods: str | None = None,
-) -> tuple[Any, Path, Path]:  # fmt: skip
+) -> tuple[Experiment, Path, Path]:  # fmt: skip
     """Return the experiment, the folder of its records and that of the data sets; raises ConfigError and RunError.
 
     command: the command that wrote the folder to resume: run, compare or tune. methods: the value of --methods, which
