@@ -103,8 +103,10 @@ def compare(
     fedkin compare EXPERIMENT.toml --methods local,mine.py:Mine --controls
     fedkin compare --resume runs/digits-rotated
     """
-    more = leave_out is not None or controls
-    grid = _start_grid("compare", experiment, methods, seeds, changes, rounds, data_root, out, resume, more)
+    grid = _start_grid(
+        "compare", experiment, methods=methods, seeds=seeds, changes=changes, rounds=rounds, data_root=data_root,
+        out=out, resume=resume, more=leave_out is not None or controls,
+    )  # fmt: skip
     plan, names, folder = grid.plan, grid.methods, grid.folder
     from fedkin.records.comparison import table, unequal_conditions
     from fedkin.records.controls import with_controls
@@ -202,9 +204,11 @@ def tune(
     searches = bool(choices) or equal is not None or rates is not None
     if grid and (searches or hold_out is not None):
         raise ConfigError("--grid runs every combination on the test samples: give no --try, --equal or --hold-out")
-    plan, names, seed_list, folder, root, begun = _start_grid(
-        "tune", experiment, methods, seeds, changes, rounds, data_root, out, resume, searches or bool(grid)
-    )
+    start = _start_grid(
+        "tune", experiment, methods=methods, seeds=seeds, changes=changes, rounds=rounds, data_root=data_root,
+        out=out, resume=resume, more=searches or bool(grid),
+    )  # fmt: skip
+    plan, folder, begun = start.plan, start.folder, start.begun
     from fedkin.running.grid import Choice, HoldOut
     from fedkin.running.tune import plan_choices
     from fedkin.running.tune import tune as run_tuning
@@ -218,21 +222,21 @@ def tune(
         candidates = _candidates(choices, equal, rates)
     if swept:
         assert isinstance(candidates, list)
-        _run_sweep(plan, names, candidates, seed_list, root, folder, json)
+        _run_sweep(plan, start.methods, candidates, start.seeds, start.root, folder, json)
         return
     held = HoldOut.parse(hold_out or "samples:0.2")
     with run_watchers(folder, json) as watch:
-        results = run_tuning(plan, names, candidates, held, seed_list, root, folder, watch=watch)
+        results = run_tuning(plan, start.methods, candidates, held, start.seeds, start.root, folder, watch=watch)
     figures = {
         name: [{"settings": dict(trial.settings), "values": trial.values, "failed": trial.failed} for trial in tried]
         for name, tried in results.items()
     }
     if not printed_as_json(json, figures):
-        _print_tuning(results, plan.data.load(root).task.metric, plan)
+        _print_tuning(results, plan.data.load(start.root).task.metric, plan)
         if any(trial.faster is not None for tried in results.values() for trial in tried):
             say("a candidate counts as the worse of itself and of the one with twice its rate")
         say(
-            f"judged on {held} of the training data, seeds {', '.join(map(str, seed_list))}",
+            f"judged on {held} of the training data, seeds {', '.join(map(str, start.seeds))}",
             f"experiment with the chosen settings: {folder / 'tuned.toml'}",
         )
     _raise_if_all_failed(results)
@@ -426,7 +430,7 @@ class _Grid(NamedTuple):
 
 
 def _start_grid(
-    command: str, experiment: Path | None, methods: str | None, seeds: str | None, changes: list[str],
+    command: str, experiment: Path | None, *, methods: str | None, seeds: str | None, changes: list[str],
     rounds: int | None, data_root: Path | None, out: Path | None, resume: Path | None, more: bool,
 ) -> _Grid:  # fmt: skip
     """Return what a command runs with these options; without --methods and --seeds, those of the experiment.
