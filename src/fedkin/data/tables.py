@@ -94,7 +94,7 @@ def read_parquet(path: Path, lists: Collection[str] = ()) -> pa.Table:
 
 
 def read_csv(
-    path: Path, form: CsvFormat | None = None, names: Collection[str] = (), coded: Collection[str] = (),
+    path: Path, csv_format: CsvFormat | None = None, names: Collection[str] = (), coded: Collection[str] = (),
     untyped: Collection[str] = (),
 ) -> pa.Table:  # fmt: skip
     """All columns of a CSV file in UTF-8, each in the type that fits all its cells; see `column_notes` and `code_like`.
@@ -107,13 +107,13 @@ def read_csv(
     """
     import pyarrow.csv as pc_csv
 
-    form = form or CsvFormat()
+    csv_format = csv_format or CsvFormat()
     _check_text(path)
-    head, skip, delimiter = _header(path, form.delimiter)
+    head, skip, delimiter = _header(path, csv_format.delimiter)
     size = path.stat().st_size
     options = pc_csv.ConvertOptions(
         column_types=dict.fromkeys(head, pa.string()), strings_can_be_null=True,
-        null_values=[*pc_csv.ConvertOptions().null_values, *form.missing],
+        null_values=[*pc_csv.ConvertOptions().null_values, *csv_format.missing],
     )  # fmt: skip
     # A cell must fit into two blocks that are read at once; unpacked, a .gz file may be far larger.
     block = max(_BLOCK, min(30 * size if path.suffix == ".gz" else size + 1, (1 << 31) - 1))
@@ -128,17 +128,17 @@ def read_csv(
     for place, name in enumerate(table.column_names):
         if name in untyped:
             continue
-        texts = table.column(place)
+        cells = table.column(place)
         as_name, as_code = name in names, name in coded
-        typed, note = _typed(texts, name, form, delimiter, as_name or as_code)
-        if (as_name and _is_whole(typed)) or (as_code and _has_lost_zeros(texts, typed)):
-            typed = pc.utf8_trim_whitespace(texts)
+        typed, note = _typed(cells, name, csv_format, delimiter, as_name or as_code)
+        if (as_name and _is_whole(typed)) or (as_code and _has_lost_zeros(cells, typed)):
+            typed = pc.utf8_trim_whitespace(cells)
         table = table.set_column(place, name, typed)
         if note:
             notes[name] = note
-        padded = _rows_where(pc.match_substring_regex(texts, _LEADING)) if pa.types.is_integer(typed.type) else ()
+        padded = _rows_where(pc.match_substring_regex(cells, _LEADING)) if pa.types.is_integer(typed.type) else ()
         if padded:
-            leading[name] = texts[padded[0]].as_py().strip()
+            leading[name] = cells[padded[0]].as_py().strip()
     return remember(remember(table, "notes", notes), "codes", leading)
 
 
@@ -340,7 +340,7 @@ def _has_lost_zeros(texts: pa.ChunkedArray, typed: pa.ChunkedArray) -> bool:
     return bool(numeric and pc.any(pc.match_substring_regex(pc.utf8_trim_whitespace(texts), _PADDED)).as_py())
 
 
-def _typed(column: pa.ChunkedArray, name: str, form: CsvFormat, delimiter: str, plain: bool) -> Typed:
+def _typed(column: pa.ChunkedArray, name: str, csv_format: CsvFormat, delimiter: str, plain: bool) -> Typed:
     """Convert a column of texts to its type; plain: it holds names or codes, so no number has a thousands separator."""
     if column.null_count == len(column):
         return pa.chunked_array([pa.nulls(len(column))]), ""
@@ -352,7 +352,7 @@ def _typed(column: pa.ChunkedArray, name: str, form: CsvFormat, delimiter: str, 
         for kind in (pa.int64(), pa.bool_()):
             if (values := _cast(texts, kind)) is not None:
                 return values, ""
-        if (dates := _dates(texts, name, form.dates)) is not None:
+        if (dates := _dates(texts, name, csv_format.dates)) is not None:
             return dates
         floats = _cast(texts, pa.float64())
     if _all(pc.match_substring_regex(texts, _WHOLE)):
@@ -361,11 +361,11 @@ def _typed(column: pa.ChunkedArray, name: str, form: CsvFormat, delimiter: str, 
         return (column if whole is None else whole), ""
     if plain:
         return (column if floats is None else floats), ""
-    if floats is not None and form.decimal != ",":
+    if floats is not None and csv_format.decimal != ",":
         dotted = texts.filter(pc.match_substring(texts, "."))
         if not _all(pc.match_substring_regex(dotted, _GROUPED), least=1):
             return floats, ""
-    return _marked_numbers(texts, column, name, form, delimiter)
+    return _marked_numbers(texts, column, name, csv_format, delimiter)
 
 
 # Up to three digits, then groups of three digits, each after a point.
@@ -440,14 +440,14 @@ _PATTERNS = {
 
 
 def _marked_numbers(
-    texts: pa.ChunkedArray, column: pa.ChunkedArray, name: str, form: CsvFormat, delimiter: str
+    texts: pa.ChunkedArray, column: pa.ChunkedArray, name: str, csv_format: CsvFormat, delimiter: str
 ) -> Typed:
     """Convert a column of numbers with decimal commas or thousands separators; other columns stay texts.
 
     Raises Refused if the numbers are ambiguous and no setting decides.
     """
     values = [_usual_marks(text) for text in texts.drop_null().unique().to_pylist()]
-    readings = _readings(values, form)
+    readings = _readings(values, csv_format)
     if not readings:
         like = sum(map(is_number_like, values)) > _MIXED * len(values)
         return column, _mixed(texts, values) if like else ""
@@ -466,18 +466,18 @@ def _marked_numbers(
     return numbers, "" if changed is None else f"{changed!r} is read as {canonical[changed]}"
 
 
-def _readings(values: list[str], form: CsvFormat) -> dict[tuple[str, str], list[str]]:
+def _readings(values: list[str], csv_format: CsvFormat) -> dict[tuple[str, str], list[str]]:
     """The possible numbers of all texts, by (decimal sign, thousands separator); equal readings appear once."""
     readings: dict[tuple[str, str], list[str]] = {}
     for marks, pattern in _PATTERNS.items():
-        if form.decimal not in (None, marks[0]) or (marks[1] and form.thousands not in (None, marks[1])):
+        if csv_format.decimal not in (None, marks[0]) or (marks[1] and csv_format.thousands not in (None, marks[1])):
             continue
         if values and all(map(pattern.fullmatch, values)):
             numbers = [_canonical(value, marks) for value in values]
             if numbers not in readings.values():
                 readings[marks] = numbers
-    if len(readings) > 1 and form.thousands is not None:
-        return {marks: numbers for marks, numbers in readings.items() if marks[1] == form.thousands}
+    if len(readings) > 1 and csv_format.thousands is not None:
+        return {marks: numbers for marks, numbers in readings.items() if marks[1] == csv_format.thousands}
     return readings
 
 
