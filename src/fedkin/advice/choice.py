@@ -78,7 +78,10 @@ class Estimate(NamedTuple):
 
 
 class Marks(NamedTuple):
-    """See `marks_of`."""
+    """The numbers of a fold whose means are a model's metric, for one kind of task; higher is better.
+
+    sides: the numbers of all samples; in a risk task, those of events and those of non-events.
+    """
 
     kind: str
     sides: tuple[Values, ...]

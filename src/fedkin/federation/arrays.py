@@ -26,7 +26,7 @@ def clients_of(
     x: Any, y: Any, client: Any, group: Any, split: Any, test_fraction: float, classes: int | None,
     scale: Scale | None, seed: int, kind: Kind,
 ) -> tuple[list[Client], Task]:  # fmt: skip
-    """See `Federation.from_arrays`. Clients come in the order of their first sample; x is not copied.
+    """Return the clients and the task of `Federation.from_arrays`, in the order of first samples; x is not copied.
 
     Raises DataError naming the argument, and the client if the error concerns one client.
     """

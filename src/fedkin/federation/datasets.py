@@ -27,7 +27,10 @@ def clients_of_datasets(
     datasets: Mapping[str, Any], group: Mapping[str, str] | None, target: str | None, test_fraction: float,
     classes: int | None, scale: Scale | None, seed: int, kind: Kind,
 ) -> tuple[list[Client], Task]:  # fmt: skip
-    """See `Federation.from_datasets`. Raises DataError naming client and sample."""
+    """Return the clients and the task of `Federation.from_datasets`.
+
+    Raises DataError naming client and sample.
+    """
     if not isinstance(datasets, Mapping) or not datasets:
         expected = '{"client": dataset or loader or (train, test), ...} with at least one client'
         raise DataError(f"datasets: expected {expected}")

@@ -140,7 +140,10 @@ def infer(
 def outputs(
     net: Net, module: BodyHead, what: Literal["logits", "features"] | Callable[..., Tensor], samples: Samples
 ) -> Tensor:
-    """Like `infer`, with parameters already in the module; uses shorter passes if the GPU's memory is too small."""
+    """Return the outputs of the module with its present parameters, as `infer` does.
+
+    The passes are shorter if the GPU's memory is too small.
+    """
     many = ROWS if device_of(module) == CPU else _ROWS_ON_A_GPU
     while True:
         try:

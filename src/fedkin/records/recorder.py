@@ -189,7 +189,7 @@ class Records:
     # -- resuming ------------------------------------------------------------------------------------------------
 
     def begin(self, task: Task, facts: Callable[[], Mapping[str, Any]]) -> tuple[int, dict[str, Any]] | None:
-        """Do `describe`, then read the rows up to the newest good checkpoint, and drop newer rows.
+        """Describe the federation, read the rows up to the newest good checkpoint, and drop newer rows.
 
         Returns (round, state), or None if no checkpoint was ever written, so that the run begins at round 0. Raises
         RunError if there were checkpoints and none is good.

@@ -294,7 +294,10 @@ def resolve_value(path: str, value: Any, files: list[str]) -> Any:
 
 
 def _resolve(value: Any, path: str, where: str, folder: Path, files: list[str]) -> Any:
-    """Do `resolve_value`; path: without the prefix `methods.NAME`, where sections repeat; where: the complete path."""
+    """Return a value with part names in place of FILE.py:NAME, at any depth; see `resolve_value`.
+
+    path: without the prefix `methods.NAME`, where sections repeat. where: the complete path.
+    """
     if isinstance(value, Mapping):
         changed: dict[str, Any] = {}
         for key, inner in value.items():
