@@ -15,7 +15,7 @@ from typing import Any, Unpack
 from fedkin.analysis.intervals import Added
 from fedkin.errors import ConfigError, first_few, nearest
 from fedkin.federation import Federation
-from fedkin.flow import PeerMethod, ServerMethod
+from fedkin.flow import AnyMethod, PeerMethod, ServerMethod
 from fedkin.learning.metrics import MEASURES, Measure
 from fedkin.methods import METHODS
 from fedkin.records.comparison import differences, line, table
@@ -118,8 +118,7 @@ def _html(metric: str, rows: Sequence[Mapping[str, Any]], folder: Path | None, r
     return f"<table><tr><th>method</th>{head}</tr>{body}</table>{below}"
 
 
-Method = ServerMethod | PeerMethod
-OneMethod = str | Method | type[ServerMethod] | type[PeerMethod]
+OneMethod = str | AnyMethod | type[AnyMethod]
 # Every element of a list or mapping is a OneMethod; a type checker sees a mixed list as list[object].
 Methods = OneMethod | Iterable[Any] | Mapping[str, Any]
 On = Federation | Callable[[int], Federation] | Experiment | Path | str
@@ -237,7 +236,7 @@ def _base(
         if name not in RunOptions.__annotations__:
             raise ConfigError(f"{name}: no such argument; {nearest(name, RunOptions.__annotations__)}")
     by_label, files = _methods_by_label(methods)
-    objects: dict[str, Method] = {
+    objects: dict[str, AnyMethod] = {
         label: parse(method, {}, method.__name__) if isinstance(method, type) else method
         for label, method in by_label.items() if not isinstance(method, str)
     }  # fmt: skip
@@ -279,7 +278,7 @@ def _prepare(on: Experiment | Path | str, changes: Mapping[str, Any], metrics: S
     return plan.with_own(files_of(measures))
 
 
-def _register(method: type[Method]) -> None:
+def _register(method: type[AnyMethod]) -> None:
     """Register a method class; if a notebook cell runs again, the new class replaces the old one.
 
     Raises ConfigError if another method has its name.
@@ -327,7 +326,7 @@ def _methods_by_label(methods: Methods) -> tuple[dict[str, OneMethod], list[str]
     return by_label, files
 
 
-def _kind(method: OneMethod, classes: Mapping[str, type[Method]] | None = None) -> type[Method]:
+def _kind(method: OneMethod, classes: Mapping[str, type[AnyMethod]] | None = None) -> type[AnyMethod]:
     """Return the class of a method, or of a control's method; raises ConfigError for anything else."""
     if isinstance(method, str):
         return choose({**METHODS, **(classes or {})}, split_control(method)[0], "methods")

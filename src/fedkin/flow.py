@@ -467,3 +467,6 @@ class PeerMethod(Method):
     def graph_of(self, reports: Mapping[str, Message]) -> Graph | None:
         """Return the graph that the reports of the peers describe, for the records."""
         return None
+
+
+AnyMethod = ServerMethod | PeerMethod

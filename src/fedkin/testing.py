@@ -23,7 +23,7 @@ from fedkin.engines import Envelope, Faults, LocalEngine, LoopbackEngine, Missin
 from fedkin.engines.results import SERVER
 from fedkin.engines.setup import EngineSettings
 from fedkin.federation import Client, Federation, Samples, Task
-from fedkin.flow import Ask, Message, PeerMethod, ServerMethod
+from fedkin.flow import AnyMethod, Ask, Message, ServerMethod
 from fedkin.learning.models import Mlp
 from fedkin.learning.net import Net
 from fedkin.learning.training import Training
@@ -31,10 +31,8 @@ from fedkin.views import ServerView
 
 __all__ = ["PROMISES", "Checked", "Losing", "Promise", "check_method", "small_federation", "small_setup"]
 
-Method = ServerMethod | PeerMethod
 
-
-def check_method(method: Method | type[Method]) -> None:
+def check_method(method: AnyMethod | type[AnyMethod]) -> None:
     """Check all promises that methods make; raises AssertionError with the broken ones, and what to do.
 
     method: a method, or a class whose settings all have defaults. Takes seconds; use it in a test of your own.
@@ -91,7 +89,7 @@ def small_federation(clients: int = 6, seed: int = 0, classes: int = 4, width: i
 
 
 def small_setup(
-    method: Method, federation: Federation | None = None, dtype: torch.dtype = torch.float32,
+    method: AnyMethod, federation: Federation | None = None, dtype: torch.dtype = torch.float32,
     dropout: float = 0.0, seed: int = 0, **training: object,
 ) -> Setup:  # fmt: skip
     """Return a setup with a small MLP: few steps per round, clients train one by one; training: fields of Training."""
@@ -137,7 +135,7 @@ class Run:
 class Checked:
     """A method, and the runs that several checks share; each run is computed once."""
 
-    def __init__(self, method: Method) -> None:
+    def __init__(self, method: AnyMethod) -> None:
         self.method = method
 
     @cached_property
@@ -258,7 +256,7 @@ def _relabels(checked: Checked) -> None:
 
 
 def _replayed(
-    method: Method, replies: Sequence[Mapping[str, Message]], names: Mapping[str, str]
+    method: AnyMethod, replies: Sequence[Mapping[str, Message]], names: Mapping[str, str]
 ) -> tuple[list[dict[str, Message]], ServerView[Any]]:
     """Run a server's round with renamed clients, and give it the renamed replies in reversed order."""
     setup = small_setup(method, small_federation().relabel(names)).equipped()

@@ -14,7 +14,7 @@ from fedkin import codec
 from fedkin.engines.results import Outbox
 from fedkin.errors import ConfigError, nearest
 from fedkin.federation import Client, Federation, Samples
-from fedkin.flow import Fitted, Message, Params, PeerMethod, ServerMethod
+from fedkin.flow import AnyMethod, Fitted, Message, Params, ServerMethod
 from fedkin.keys import rng
 from fedkin.learning.net import Net
 
@@ -147,7 +147,7 @@ class Attacks:
             fitted = attack(fitted, start, draw)
         return fitted
 
-    def check(self, method: ServerMethod | PeerMethod, federation: Federation) -> None:
+    def check(self, method: AnyMethod, federation: Federation) -> None:
         """Raise ConfigError for an attack that is impossible with this method or federation."""
         for attack in self.of("label-flip", "model-replacement"):
             federation.task.need_labels("run.adversaries", repr(attack.kind))

@@ -18,7 +18,7 @@ from fedkin.engines.failures import place_in
 from fedkin.engines.privacy import Privacy, noised_in
 from fedkin.errors import ConfigError, MethodError, imported
 from fedkin.federation import Federation, Task
-from fedkin.flow import Method, PeerMethod, ServerMethod
+from fedkin.flow import AnyMethod, Method, PeerMethod, ServerMethod
 from fedkin.forms import Context
 from fedkin.graph.network import check_network
 from fedkin.keys import key, rng
@@ -187,7 +187,7 @@ class Setup:
     measures: further metrics of each client's model, in every evaluation.
     """
 
-    method: ServerMethod | PeerMethod
+    method: AnyMethod
     clients: Federation | Task
     net: Net
     training: Training

@@ -10,7 +10,7 @@ from inspect import isabstract
 from pkgutil import iter_modules
 from typing import Any
 
-from fedkin.flow import Method, PeerMethod, ServerMethod
+from fedkin.flow import AnyMethod, Method
 
 __all__ = ["METHODS"]
 
@@ -33,7 +33,7 @@ def _methods() -> dict[str, Any]:
     return {name: methods[name] for name in dict.fromkeys(["local", "fedavg", *sorted(methods)])}
 
 
-METHODS: dict[str, type[ServerMethod] | type[PeerMethod]] = _methods()
+METHODS: dict[str, type[AnyMethod]] = _methods()
 
 
 def __getattr__(name: str) -> Any:

@@ -17,7 +17,7 @@ from torch import nn
 from fedkin.engines import Faults, Privacy
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation
-from fedkin.flow import PeerMethod, ServerMethod
+from fedkin.flow import AnyMethod, PeerMethod, ServerMethod
 from fedkin.learning.metrics import MEASURES, Measure
 from fedkin.learning.models import MODELS, Model, plain
 from fedkin.learning.models.custom import Modules
@@ -37,7 +37,7 @@ AnyModel = str | Model | Modules
 
 
 def run(
-    method: str | ServerMethod | PeerMethod,
+    method: str | AnyMethod,
     federation: Federation,
     *,
     rounds: int | None = None,
@@ -118,7 +118,7 @@ class RunOptions(TypedDict, total=False):
 
 
 def program_experiment(
-    clients: Federation | Callable[[int], Federation], method: ServerMethod | PeerMethod, *, seed: int,
+    clients: Federation | Callable[[int], Federation], method: AnyMethod, *, seed: int,
     **options: Unpack[RunOptions],
 ) -> Experiment:  # fmt: skip
     """Return the experiment of a method on clients, or on a function that makes them for a seed; raises ConfigError.
@@ -151,7 +151,7 @@ def program_experiment(
     return replace(Experiment.of(table | own_section(own), inputs), method=method)
 
 
-def _method(method: str | ServerMethod | PeerMethod, options: Mapping[str, Any]) -> ServerMethod | PeerMethod:
+def _method(method: str | AnyMethod, options: Mapping[str, Any]) -> AnyMethod:
     """The method object; raises ConfigError for other values, and for options given with an object."""
     if not isinstance(method, (str, ServerMethod, PeerMethod)):
         raise ConfigError(f"method: expected a name or a method object, such as FedAvg(), got {method!r}")

@@ -24,7 +24,7 @@ from fedkin.analysis.intervals import added
 from fedkin.analysis.ranking import Diagram, diagram
 from fedkin.errors import ConfigError, RunError
 from fedkin.federation import Federation
-from fedkin.flow import PeerMethod, ServerMethod
+from fedkin.flow import AnyMethod
 from fedkin.records.controls import controls_of, named, split_control
 from fedkin.records.files import write_bytes
 from fedkin.records.reading import Plan
@@ -73,7 +73,7 @@ def points(federation: Federation, result: Result) -> dict[str, float | None]:
 def _lines(
     suite: Suite,
     name: str,
-    method: ServerMethod | PeerMethod,
+    method: AnyMethod,
     label: str,
     folder: Path,
     watch: Watchers | None,
@@ -243,7 +243,7 @@ def _gaps(one: BySeed, other: BySeed) -> dict[int, dict[str, float]]:
 
 
 def bench(
-    suite: Suite, method: ServerMethod | PeerMethod, label: str, out: Path, watch: Watchers | None = None
+    suite: Suite, method: AnyMethod, label: str, out: Path, watch: Watchers | None = None
 ) -> dict[str, Any]:  # fmt: skip
     """Run a method on a suite and rank it; writes runs.jsonl and bench.json in `out`, and returns bench.json's content.
 

@@ -25,7 +25,7 @@ from fedkin.engines.client_list import Roster
 from fedkin.engines.setup import EngineSettings, check_calls
 from fedkin.errors import ConfigError, nearest
 from fedkin.federation import Federation
-from fedkin.flow import PeerMethod, ServerMethod
+from fedkin.flow import AnyMethod
 from fedkin.keys import key
 from fedkin.learning.devices import Precision, check_precision, opened
 from fedkin.learning.metrics import MEASURES, Measure
@@ -326,7 +326,7 @@ class Experiment:
     scenario: Scenario
     model: Model
     training: Training
-    method: ServerMethod | PeerMethod
+    method: AnyMethod
     faults: Faults
     privacy: Privacy
     run: RunSettings
@@ -363,7 +363,7 @@ class Experiment:
         own = own_section([*self.table.get("own", ()), *files])
         return Experiment.of({**self.table, **own}, self.inputs) if files else self
 
-    def with_method(self, method: ServerMethod | PeerMethod) -> Experiment:
+    def with_method(self, method: AnyMethod) -> Experiment:
         """Return the experiment with this object's settings in the section of its method; raises ConfigError."""
         name, sections = method.name, dict(_section(self.table, "methods", {}))
         sections[name] = {**_section(sections, name, {}), "method": without_none(method.model_dump(mode="json"))}

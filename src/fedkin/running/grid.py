@@ -19,7 +19,7 @@ from fedkin.data.dataset import Dataset
 from fedkin.data.scenarios.base import GROUP, groups_of, pooled
 from fedkin.errors import ConfigError, MethodError, RunError, nearest
 from fedkin.federation import Client, Federation, Samples
-from fedkin.flow import PeerMethod, ServerMethod
+from fedkin.flow import AnyMethod
 from fedkin.folders import locked
 from fedkin.keys import rng
 from fedkin.methods import METHODS
@@ -232,7 +232,7 @@ class Runs:
 
     experiment: Experiment
     data_root: Path | None = Path()
-    given: Mapping[str, ServerMethod | PeerMethod] = field(default_factory=dict)
+    given: Mapping[str, AnyMethod] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
     hold: HoldOut | None = None
     loaded: dict[str, Dataset] = field(default_factory=dict)
