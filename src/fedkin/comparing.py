@@ -245,20 +245,20 @@ def _base(
     if isinstance(on, Federation) or (callable(on) and not isinstance(on, (str, Path, Experiment))):
         if changes:
             raise ConfigError("changes: they are for an experiment; of a federation, give training, settings and model")
-        plan = program_experiment(on, METHODS["local"](), seed=seed, **given)
+        experiment = program_experiment(on, METHODS["local"](), seed=seed, **given)
     else:
         more, metrics = dict(changes or {}), given.pop("metrics", ())
         if (rounds := given.pop("rounds", None)) is not None:
             more["training.rounds"] = rounds
         if given:
             raise ConfigError(f"{', '.join(given)}: of an experiment, set changes={{'section.field': value}}")
-        plan, root = _prepare(on, more, metrics), root or Path("data")
+        experiment, root = _prepare(on, more, metrics), root or Path("data")
     # A registered method stays registered in this process, so all other checks come first.
     for method in objects.values():
         _register(type(method))
-    plan = plan.with_own([*files, *files_of(map(type, objects.values()))])
+    experiment = experiment.with_own([*files, *files_of(map(type, objects.values()))])
     names = {label: method for label, method in by_label.items() if isinstance(method, str) and label != method}
-    return Runs(plan, root, objects, names), by_label
+    return Runs(experiment, root, objects, names), by_label
 
 
 def _prepare(on: Experiment | Path | str, changes: Mapping[str, Any], metrics: Sequence[str | Measure]) -> Experiment:
@@ -271,12 +271,12 @@ def _prepare(on: Experiment | Path | str, changes: Mapping[str, Any], metrics: S
     if metrics and "run.metrics" in changes:
         raise ConfigError("metrics: given in changes too: name all of them in one place")
     expect(on, (Experiment, PathLike, str), "on", "a Federation, a function of the seed, an Experiment or its path")
-    plan = on if isinstance(on, Experiment) else load(Path(on))
-    plan = plan.with_changes(**changes) if changes else plan
+    experiment = on if isinstance(on, Experiment) else load(Path(on))
+    experiment = experiment.with_changes(**changes) if changes else experiment
     MEASURES.update({measure.name: measure for measure in measures})
     named = [each.name if isinstance(each, Measure) else each for each in metrics]
-    plan = plan.with_changes(**{"run.metrics": named}) if named else plan
-    return plan.with_own(files_of(measures))
+    experiment = experiment.with_changes(**{"run.metrics": named}) if named else experiment
+    return experiment.with_own(files_of(measures))
 
 
 def _register(method: type[Method]) -> None:

@@ -28,7 +28,7 @@ from fedkin.network.peer_exchange import PeerOutbox
 from fedkin.network.registration import about_of
 from fedkin.network.status import FILE, read_status
 from fedkin.running.experiment import Experiment
-from fedkin.running.networked import plan_of, settings_of
+from fedkin.running.networked import settings_of, setup_of
 from network.federations import NOWHERE, Ending, Killed, clients, experiment, served, simulated, state_in
 from network.peers import peers
 from network.test_client import by_hand
@@ -179,7 +179,7 @@ def test_a_server_that_goes_back_and_asks_again_gets_the_same_bytes(tmp_path: Pa
             path.unlink()
         server.there.start("c00", ledger=Ledger(tmp_path / "ledger"))
         server.join("e3")
-        moved = {name: tensor + 1 for name, tensor in server.plan.net.initial.items()}
+        moved = {name: tensor + 1 for name, tensor in server.setup.net.initial.items()}
         other = server.train(message={"params": moved})
         assert other["spent"]["releases"] == 2
         assert not same(first["reply"], other["reply"])
@@ -204,9 +204,9 @@ def test_a_client_releases_nothing_beyond_its_owners_limit(tmp_path: Path) -> No
 
 
 def leaves(plan: Experiment, ledger: Ledger) -> tuple[Setup, Client, list[str]]:
-    """The plan, the client c00, and what it is told that leaves."""
+    """The setup, the client c00, and what it is told that leaves."""
     federation = plan.federation(NOWHERE)
-    setup, _ = agreement.plan_and_agreement(settings_of(plan), federation.task, plan_of)
+    setup, _ = agreement.setup_and_agreement(settings_of(plan), federation.task, setup_of)
     assert setup is not None
     client = federation["c00"]
     return setup, client, leaving(setup, client, page=ledger.page("", setup.privacy))
@@ -238,7 +238,7 @@ def test_a_server_that_asks_for_more_than_was_consented_gets_no_more(tmp_path: P
         server.join()
         said = []
         for asked in range(8):
-            params = {name: tensor + asked for name, tensor in server.plan.net.initial.items()}
+            params = {name: tensor + asked for name, tensor in server.setup.net.initial.items()}
             said.append(server.train(round=1 + asked // 4, last=asked // 4, message={"params": params}))
         assert ["reply" in each for each in said] == [True] * 3 + [False] * 5
         assert said[-1]["spent"]["releases"] == 3
@@ -333,7 +333,7 @@ def test_the_same_request_gets_the_same_model_at_no_cost_and_another_one_new_dra
         assert again["spent"] == first["spent"]
         # Parameters that differ by a constant would be learned with equal noise, which a server could subtract.
         for shift, fits in ((1.0, 2), (2.0, 3)):
-            moved = {name: tensor + shift for name, tensor in server.plan.net.initial.items()}
+            moved = {name: tensor + shift for name, tensor in server.setup.net.initial.items()}
             other = server.train(message={"params": moved})
             assert other["spent"]["trained"]["fits"] == fits
         last = server.train(round=2, last=1)
@@ -357,7 +357,7 @@ def test_draws_depend_on_the_participants_secret_and_on_its_samples(tmp_path: Pa
             server.join()
             replies.append(server.train()["reply"]["params"])
     one, other, replaced = (torch.cat([tensor.flatten() for tensor in each.values()]) for each in replies)
-    start = torch.cat([tensor.flatten() for tensor in server.plan.net.initial.values()])
+    start = torch.cat([tensor.flatten() for tensor in server.setup.net.initial.values()])
     for unlike in (other, replaced):  # with equal noise, one sample would move it by 3 x .1 x 2 / 16 at most
         assert float((one - unlike).norm()) > max(0.1, float((one - start).norm()))
 
@@ -377,8 +377,8 @@ def test_the_owners_limit_holds_for_training(tmp_path: Path) -> None:
 
 @NEEDS_ACCOUNTANT
 def test_what_training_costs_is_told_before_anything_leaves() -> None:
-    plan, client, lines = leaves(TRAINED, Ledger(limit=9.0))
-    how = plan.privacy.training(client.size, plan.training, 1)
+    setup, client, lines = leaves(TRAINED, Ledger(limit=9.0))
+    how = setup.privacy.training(client.size, setup.training, 1)
     assert "; from private training), n (a whole number; as it is)" in lines[0]
     assert lines[1] == (
         f"training: a step draws each sample with the probability {16 / client.size:.3g}, clips its gradient to the "
@@ -389,10 +389,10 @@ def test_what_training_costs_is_told_before_anything_leaves() -> None:
 
 
 def test_without_the_accountant_a_participant_cannot_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The plan is agreed upon before the owner is asked to consent to it."""
+    """The setup is agreed upon before the owner is asked to consent to it."""
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
-    plan, here = agreement.plan_and_agreement(settings_of(TRAINED), TRAINED.federation(NOWHERE).task, plan_of)
-    assert plan is None
+    setup, here = agreement.setup_and_agreement(settings_of(TRAINED), TRAINED.federation(NOWHERE).task, setup_of)
+    assert setup is None
     assert "privacy.sample_epsilon" in here.cannot
     assert "pip install 'fedkin[privacy]'" in here.cannot
 

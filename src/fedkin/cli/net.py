@@ -172,20 +172,20 @@ def _invite(
     from fedkin.settings import parse
     from fedkin.untrusted import text_in
 
-    plan = load(experiment)
-    check_no_files(plan)
+    loaded = load(experiment)
+    check_no_files(loaded)
     text = text_in(experiment, SETTINGS_BYTES)
     book, first = _book([*filter(None, [server]), *members, *filter(None, [router])], certificates)
     between = router.partition("=")[0] if router else ""
     if server and not router and not book[first].locator:
         raise ConfigError(f"--server {first}: expected its address too: --server {first}=tls/HOST:PORT")
     table: dict[str, Any] = {
-        "version": VERSION, "federation": name or plan.name, "server": first if server else "", "router": between,
+        "version": VERSION, "federation": name or loaded.name, "server": first if server else "", "router": between,
         "ca": identity.certificate_pem(identity.certificates_of(identity.read_file(ca), str(ca))).decode(),
         "experiment": text, "members": book,
     }  # fmt: skip
     join = parse(Join, table, "join")
-    check_members(plan, join)
+    check_members(loaded, join)
     write_join(join, out)
     say(f"join file:  {out} (no secret; send it by a way that its readers trust)", *_of_join(join))
 
@@ -294,15 +294,15 @@ def _serve(
     """
     from fedkin.running import networked
 
-    plan, folder, root = start_or_resume(experiment, [], None, out, resume, data_root)
+    loaded, folder, root = start_or_resume(experiment, [], None, out, resume, data_root)
     invited, identity = _invited(invitation, key, certificate)
-    plan = networked.with_join_file(plan, invited)
+    loaded = networked.with_join_file(loaded, invited)
     if identity.name != invited.server:
         raise ConfigError(f"--key {key}: it is of {identity.name!r}, and the server is {invited.server!r}")
     with _link(invited, identity, listen, revoked) as link, stop_on_signals(folder) as stop:
-        watcher = Progress(plan.method.name, stop, json)
-        result = networked.serve(plan, link, folder, data_root=root, say=_say, watcher=watcher)
-    finish_run(plan, result, folder, json)
+        watcher = Progress(loaded.method.name, stop, json)
+        result = networked.serve(loaded, link, folder, data_root=root, say=_say, watcher=watcher)
+    finish_run(loaded, result, folder, json)
 
 
 @net.command("join", rich_help_panel=_TAKE_PART)
@@ -332,36 +332,36 @@ def _join(
     from fedkin.running import networked
 
     invited, identity = _invited(invitation, key, certificate)
-    plan, me = networked.experiment_of(invited), identity.name
+    experiment, me = networked.experiment_of(invited), identity.name
     if me == invited.server:
         raise ConfigError(f"--key {key}: it is of the server, {me!r}, which does not join")
-    samples, watch = own_samples(plan, me, data, test_fraction, group)
+    samples, watch = own_samples(experiment, me, data, test_fraction, group)
     folder = state if state is not None else invitation.parent / f"{me}-state"
     consent = consenting(yes, invited.server or "its neighbours")
     if invited.server:
         with (
-            locked(folder), ledger_in(plan, folder, me, max_epsilon) as ledger, leaving(_say) as (_, stop),
+            locked(folder), ledger_in(experiment, folder, me, max_epsilon) as ledger, leaving(_say) as (_, stop),
             _link(invited, identity, listen, revoked) as link,
         ):  # fmt: skip
             if (round := seal_of(folder).round) is not None:
                 _say(f"kept from an earlier start: its model after round {round} (fedkin export {folder})")
             NetworkClient(
-                link, samples, networked.plan_of, folder, server=invited.server, stop=stop, say=_say,
-                settings=networked.settings_of(plan), device=device, consent=consent, ledger=ledger,
+                link, samples, networked.setup_of, folder, server=invited.server, stop=stop, say=_say,
+                settings=networked.settings_of(experiment), device=device, consent=consent, ledger=ledger,
                 take_home=networked.take_home, unseen=unseen, watch=watch,
             ).run()  # fmt: skip
         return
     if unseen:
         raise ConfigError("--unseen: a federation of peers has no server that would send a model")
     with (
-        ledger_in(plan, folder, me, max_epsilon) as ledger, _link(invited, identity, listen, revoked) as link,
+        ledger_in(experiment, folder, me, max_epsilon) as ledger, _link(invited, identity, listen, revoked) as link,
         leaving(_say) as (flag, stop),
     ):  # fmt: skip
         result = networked.exchange(
-            plan, link, samples, invited.participants, folder, device=device, stop=stop, consent=consent,
-            say=_say, ledger=ledger, watcher=Progress(plan.method.name, flag, json),
+            experiment, link, samples, invited.participants, folder, device=device, stop=stop, consent=consent,
+            say=_say, ledger=ledger, watcher=Progress(experiment.method.name, flag, json),
         )  # fmt: skip
-    finish_run(plan, result, folder, json)
+    finish_run(experiment, result, folder, json)
 
 
 @net.command("leave", rich_help_panel=_TAKE_PART)

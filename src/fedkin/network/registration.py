@@ -27,7 +27,7 @@ from fedkin.federation import Client, Federation
 from fedkin.federation.samples import Absence
 from fedkin.federation.summaries import ColumnTypes, SharedEncoding, TableSummary, agree, common_columns
 from fedkin.federation.table import Reading
-from fedkin.network.agreement import Agreement, PlanOf, Terms, difference, plan_and_agreement
+from fedkin.network.agreement import Agreement, SetupOf, Terms, difference, setup_and_agreement
 from fedkin.network.link import Left, Link, LinkError, Missed, Refused
 from fedkin.network.messages import Count, Id, Pointer, WireMessage, encode, read
 from fedkin.network.settings import NetworkSettings, task_from
@@ -182,12 +182,12 @@ class Registration:
     """
 
     def __init__(
-        self, link: Link, settings: str, plan_of: PlanOf, network: NetworkSettings, *, name: str = "federation",
+        self, link: Link, settings: str, setup_of: SetupOf, network: NetworkSettings, *, name: str = "federation",
         reading: Reading | None = None, kept: Mapping[str, Any] | None = None,
         moved: Mapping[str, Any] | None = None, shared: Shared | None = None,
         keep: Callable[[Shared], None] = lambda shared: None, say: Callable[[str], None] = lambda line: None,
     ) -> None:  # fmt: skip
-        self.link, self.network, self.plan_of, self.name, self.say = link, network, plan_of, name, say
+        self.link, self.network, self.setup_of, self.name, self.say = link, network, setup_of, name, say
         self.reading, self.shared, self.keep = reading, shared, keep
         self.run, self.epoch = secrets.token_hex(4), secrets.token_hex(4)
         self.changed = Condition()
@@ -203,7 +203,7 @@ class Registration:
         self.fingerprint = ""  # of a resumed run: the fingerprint in federation.json
         self.lost_at: dict[str, float] = {}  # by member without a connection, since when
         self.closed = self.complete = False
-        self.plan: Setup | None = None
+        self.setup: Setup | None = None
         self.agreement = Agreement(settings=settings, task=None)
         self.threads: dict[str, Thread] = {}
         if kept is not None:
@@ -228,10 +228,10 @@ class Registration:
 
     def _set_task(self, task: Task) -> None:
         """Set the federation's task; raises ConfigError if the experiment does not fit it."""
-        plan, agreement = plan_and_agreement(self.agreement.settings, task, self.plan_of)
-        if plan is None:
+        setup, agreement = setup_and_agreement(self.agreement.settings, task, self.setup_of)
+        if setup is None:
             raise ConfigError(agreement.cannot)
-        self.plan, self.agreement = plan, agreement
+        self.setup, self.agreement = setup, agreement
 
     # -- waiting for clients --------------------------------------------------------------------------------------
 
@@ -295,14 +295,14 @@ class Registration:
 
     def roster(self) -> Roster:
         """Return the roster of the clients, as they described themselves."""
-        assert self.plan is not None
+        assert self.setup is not None
         members = [(id, one) for id, one in sorted(self.members.items()) if one.first.seen or not one.left]
-        return Roster({id: member.entry for id, member in members}, self.plan.task, self.name)
+        return Roster({id: member.entry for id, member in members}, self.setup.task, self.name)
 
     def facts(self) -> dict[str, Any]:
         """Return the facts of the clients for records and reports."""
-        assert self.plan is not None
-        task = self.plan.task
+        assert self.setup is not None
+        task = self.setup.task
         more: dict[str, Any] = {}
         if task.kind != "classification":
             more = {"outputs": task.outputs, "metric": task.metric.name}
@@ -446,11 +446,11 @@ class Registration:
         most = Counter(tasks.values()).most_common(1)[0][0]
         like = [name for name in hellos if tasks[name] == most]
         first = hellos[like[0]].agreement
-        plan, agreement = self.plan, self.agreement
+        setup, agreement = self.setup, self.agreement
         try:
             if first.task is None:
                 raise ConfigError("it does not say what it has learned to predict")
-            if plan is None:
+            if setup is None:
                 self._set_task(first.task)
         except Exception as error:  # torch may lack the memory for a net of this task
             return dict.fromkeys(like, f"the experiment cannot be run with these samples: {error_text(error)}")
@@ -462,7 +462,7 @@ class Registration:
             if words
         }
         if wrong:  # even a client with the task of most may be refused here, and come back with another file
-            self.plan, self.agreement = plan, agreement
+            self.setup, self.agreement = setup, agreement
         return wrong
 
     # -- arrivals -------------------------------------------------------------------------------------------------
@@ -636,14 +636,14 @@ class Registration:
             return f"the federation is complete without it ({', '.join(self.active[:8])}); {how}"
         if hello.about is None:
             return self._unlike_columns(hello)
-        if self.plan is None:  # it is checked again when it waits for a round
+        if self.setup is None:  # it is checked again when it waits for a round
             return ""
         try:
             entries = {id: Entry(True, 1, member.now.n_train, None) for id, member in self.members.items()}
             entries[name] = Entry(hello.seen, 1, hello.about.n_train, None)
-            self.plan.method.check(cast(Federation, Roster(entries, self.plan.task)))
+            self.setup.method.check(cast(Federation, Roster(entries, self.setup.task)))
         except ConfigError as error:
-            return f"method {self.plan.method.name!r} cannot take it in: {error_text(error)}"
+            return f"method {self.setup.method.name!r} cannot take it in: {error_text(error)}"
         return ""
 
     def _unlike_columns(self, hello: Hello) -> str:

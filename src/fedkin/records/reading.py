@@ -166,8 +166,8 @@ class Facts(Form):
     clients: dict[str, _Client] = {}
 
 
-class Plan(Form):
-    """The file plan.json: the plan of a comparison, a tuning or a sweep; it can be resumed only with the same plan.
+class PlanFile(Form):
+    """The file plan.json of a comparison, a tuning or a sweep; it can be resumed only with the same plan.
 
     values: [method or None, setting, values] for each setting that is tried. hold_out: the held-out data that judge
     candidates. equal: number of candidates for every method, the range of their rates, and the seed of their draws.
@@ -189,10 +189,10 @@ class Plan(Form):
         return self.model_dump(mode="json", exclude_defaults=True)
 
 
-def plan_in(folder: Path) -> Plan:
-    """Read the plan of a folder; raises RunError naming the file and the field."""
+def plan_in(folder: Path) -> PlanFile:
+    """Read the plan file of a folder; raises RunError naming the file and the field."""
     path = folder / "plan.json"
-    return Plan.model_validate(checked(Plan, read_json(path), path))
+    return PlanFile.model_validate(checked(PlanFile, read_json(path), path))
 
 
 # Next to an experiment that `fedkin tune` wrote, and in a comparison of this experiment.

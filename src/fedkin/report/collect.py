@@ -290,7 +290,7 @@ def _comparison(runs: Sequence[Result]) -> tuple[str, str] | None:
     plan, experiment = home / "plan.json", home / "experiment.toml"
     if homes or not plan.is_file() or not experiment.is_file():
         return None
-    planned = reading.checked(reading.Plan, read_json(plan), plan)
+    planned = reading.checked(reading.PlanFile, read_json(plan), plan)
     names, seeds = planned["methods"], [str(seed) for seed in planned["seeds"]]
     if {f"{name}-seed{seed}" for name in names for seed in seeds} != {folder.name for folder in folders}:
         return None
