@@ -23,7 +23,7 @@ from fedkin.flow import Message
 from fedkin.graph import Plan
 from fedkin.methods.blocks.signatures import tensors
 from fedkin.network import agreement
-from fedkin.network.consent import leaving
+from fedkin.network.consent import disclosure
 from fedkin.network.peer_exchange import PeerOutbox
 from fedkin.network.registration import about_of
 from fedkin.network.status import FILE, read_status
@@ -203,18 +203,18 @@ def test_a_client_releases_nothing_beyond_its_owners_limit(tmp_path: Path) -> No
         assert same(first["reply"], server.train()["reply"])
 
 
-def leaves(plan: Experiment, ledger: Ledger) -> tuple[Setup, Client, list[str]]:
+def disclosed(plan: Experiment, ledger: Ledger) -> tuple[Setup, Client, list[str]]:
     """The setup, the client c00, and what it is told that leaves."""
     federation = plan.federation(NOWHERE)
     setup, _ = agreement.setup_and_agreement(settings_of(plan), federation.task, setup_of)
     assert setup is not None
     client = federation["c00"]
-    return setup, client, leaving(setup, client, page=ledger.page("", setup.privacy))
+    return setup, client, disclosure(setup, client, page=ledger.page("", setup.privacy))
 
 
 def test_what_leaves_is_told_with_what_it_costs() -> None:
     ledger = Ledger(limit=9.0)
-    _, _, lines = leaves(PLAN, ledger)
+    _, _, lines = disclosed(PLAN, ledger)
     assert "n (a whole number; as it is)" in lines[0]
     assert "; with noise)" in lines[0]
     assert lines[1] == (
@@ -228,7 +228,7 @@ def test_what_leaves_is_told_with_what_it_costs() -> None:
     assert lines[3] == "nothing more is sent above epsilon 9 (set by this participant, over all runs)"
     assert lines[-1].endswith("without noise")
     ledger.page("run1", PRIVATE).keep("1 train - 0", 1, 4, FIELDS)
-    assert f"epsilon so far: {PRIVATE.epsilon(4):.3g}, with all runs on this machine" in leaves(PLAN, ledger)[2]
+    assert f"epsilon so far: {PRIVATE.epsilon(4):.3g}, with all runs on this machine" in disclosed(PLAN, ledger)[2]
 
 
 def test_a_server_that_asks_for_more_than_was_consented_gets_no_more(tmp_path: Path) -> None:
@@ -377,7 +377,7 @@ def test_the_owners_limit_holds_for_training(tmp_path: Path) -> None:
 
 @NEEDS_ACCOUNTANT
 def test_what_training_costs_is_told_before_anything_leaves() -> None:
-    setup, client, lines = leaves(TRAINED, Ledger(limit=9.0))
+    setup, client, lines = disclosed(TRAINED, Ledger(limit=9.0))
     how = setup.privacy.training(client.size, setup.training, 1)
     assert "; from private training), n (a whole number; as it is)" in lines[0]
     assert lines[1] == (
@@ -446,7 +446,7 @@ def test_noise_is_the_clients_own(tmp_path: Path) -> None:
 
 
 def test_what_a_signature_costs_is_told_before_it_leaves() -> None:
-    _, _, lines = leaves(SIGNED, Ledger())
+    _, _, lines = disclosed(SIGNED, Ledger())
     (spread,) = [line for line in lines if line.startswith("spread: ")]
     (moments,) = [line for line in lines if line.startswith("sign_moments: ")]
     assert spread.startswith("spread: votes (numbers [32]; with noise, once), n (a whole number; as it is) or an empty")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedkin.network.consent import leaving
+from fedkin.network.consent import disclosure
 from fedkin.network.join_file import Member
 from fedkin.network.signing import Signer
 from fedkin.running.networked import settings_of, setup_of
@@ -70,7 +70,7 @@ def test_consent_says_that_parameters_leave_masked(tmp_path: Path) -> None:
     plan = experiment(clients=5, privacy=SECURE)
     federation = plan.federation(tmp_path)
     setup = setup_of(settings_of(plan), federation.task)
-    lines = leaving(setup, federation[sorted(federation)[0]])
+    lines = disclosure(setup, federation[sorted(federation)[0]])
     assert any(line.startswith("train: params") and "masked, for a sum over a group" in line for line in lines)
     assert any("the sum over a group of at least 3 members" in line for line in lines)
 

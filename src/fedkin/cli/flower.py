@@ -85,7 +85,7 @@ def _node(
     consent = participant.consenting(yes, "the server of the Flower deployment")
     with (
         locked(state), participant.ledger_in(loaded, state, name, max_epsilon) as ledger,
-        participant.leaving(console.print) as (_, stop), _listening(socket, name) as link,
+        participant.leave_on_signals(console.print) as (_, stop), _listening(socket, name) as link,
     ):  # fmt: skip
         NetworkClient(
             link, samples, networked.setup_of, state, stop=stop, settings=settings, device=device,

@@ -25,7 +25,7 @@ from fedkin.cli.participant import (
     UNSEEN,
     YES,
     consenting,
-    leaving,
+    leave_on_signals,
     ledger_in,
     own_samples,
 )  # fmt: skip
@@ -340,7 +340,8 @@ def _join(
     consent = consenting(yes, invited.server or "its neighbours")
     if invited.server:
         with (
-            locked(folder), ledger_in(experiment, folder, me, max_epsilon) as ledger, leaving(_say) as (_, stop),
+            locked(folder), ledger_in(experiment, folder, me, max_epsilon) as ledger,
+            leave_on_signals(_say) as (_, stop),
             _link(invited, identity, listen, revoked) as link,
         ):  # fmt: skip
             if (round := seal_of(folder).round) is not None:
@@ -355,7 +356,7 @@ def _join(
         raise ConfigError("--unseen: a federation of peers has no server that would send a model")
     with (
         ledger_in(experiment, folder, me, max_epsilon) as ledger, _link(invited, identity, listen, revoked) as link,
-        leaving(_say) as (flag, stop),
+        leave_on_signals(_say) as (flag, stop),
     ):  # fmt: skip
         result = networked.exchange(
             experiment, link, samples, invited.participants, folder, device=device, stop=stop, consent=consent,
@@ -389,7 +390,7 @@ def _leave(
         (folder / LEAVES).touch(mode=0o600)
         _say(f"fedkin net join of {identity.name} is told: it ends when the server has let it go")
         return
-    with locked(folder), leaving(_say) as (_, stop), _link(invited, identity, None, revoked) as link:
+    with locked(folder), leave_on_signals(_say) as (_, stop), _link(invited, identity, None, revoked) as link:
         connection = ServerConnection(link, invited.server, say=_say, stop=stop)
         connection.await_farewell(connection.say_leaving())
 

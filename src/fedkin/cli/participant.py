@@ -58,7 +58,7 @@ def ledger_in(experiment: Experiment, state: Path, name: str, limit: float | Non
 
 
 @contextmanager
-def leaving(say: Callable[[str], None]) -> Iterator[tuple[StopFlag, Event]]:
+def leave_on_signals(say: Callable[[str], None]) -> Iterator[tuple[StopFlag, Event]]:
     """Leave after the current work on Ctrl-C or SIGTERM, immediately on the second; exit status 130."""
     from fedkin.network.link import Left
     from fedkin.running.loop import Stop

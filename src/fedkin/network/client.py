@@ -31,7 +31,7 @@ from fedkin.folders import made_private, write_private
 from fedkin.learning.devices import opened
 from fedkin.learning.metrics import Unmeasured
 from fedkin.network.agreement import Agreement, SetupOf, Terms, difference, setup_and_agreement
-from fedkin.network.consent import leaving, leaving_with_table, lines_about, releases_in
+from fedkin.network.consent import disclosure, disclosure_with_table, lines_about, releases_in
 from fedkin.network.link import LARGEST, UNREACHED, Left, Link, Missed, Refused
 from fedkin.network.messages import (
     Answer,
@@ -179,14 +179,14 @@ class NetworkClient(ServerConnection):
         self.watch, self.unseen = watch, unseen
         again = "has changed: what it tells of itself, anew; then the new samples count too"
         self.later_lines = [f"whenever {watch.path} {again}"] if watch is not None else []  # what may leave later
-        self.leaves = folder / LEAVES  # another process makes this file, so that this client leaves for good
+        self.leave_file = folder / LEAVES  # another process makes this file, so that this client leaves for good
         self.versions: dict[str, Client] = {}  # the samples by hash, if they may change
         self.status = StatusFile(link, folder, "client", lambda: [server])
 
     def run(self) -> None:
         """Take part until the run has ended; raises Left, and RunError if the server refuses this client."""
         with self.status:
-            self.leaves.unlink(missing_ok=True)
+            self.leave_file.unlink(missing_ok=True)
             self.link.offer(self.server, f"life/{self.life}", b"")  # so that a second process with its key is refused
             if isinstance(self.samples, OwnTable):
                 self.client, self.task = self._agree_on_encoding(self.samples)
@@ -194,7 +194,7 @@ class NetworkClient(ServerConnection):
                 self.client, self.task = self.samples
             self._describe()
             while True:
-                if self.leaves.exists():
+                if self.leave_file.exists():
                     self.await_farewell(self.say_leaving())
                     return
                 setup = self._agree()
@@ -249,7 +249,7 @@ class NetworkClient(ServerConnection):
         if setup.nets is not None and self.client.id not in setup.nets:
             raise RunError(f"this client cannot take part: the experiment deals no body to {self.client.id!r}")
         page = self.ledger.page("", setup.privacy)
-        if not self.consented and not self.consent([*leaving(setup, self.client, page), *self.later_lines]):
+        if not self.consented and not self.consent([*disclosure(setup, self.client, page), *self.later_lines]):
             raise Left
         self.consented = True  # also for later joins, since the settings stay the same
         self.agreement = ours
@@ -276,7 +276,7 @@ class NetworkClient(ServerConnection):
         """Return the samples of a table, after all clients have agreed on the columns and the encoding."""
         if self.settings is None:
             self.settings = self.wait_for(Terms, "terms").agreement.settings
-        lines, self.consented = leaving_with_table(table, self.settings, self.setup_of, self.ledger)
+        lines, self.consented = disclosure_with_table(table, self.settings, self.setup_of, self.ledger)
         if not self.consent([*lines, *self.later_lines]):
             raise Left
         self.ledger.beside.append("profile")
@@ -336,15 +336,15 @@ class NetworkClient(ServerConnection):
         self.checkpoints = ClientCheckpoints(self.folder / self.run_id)
         self.history: tuple[Any, ...] | None = None
         self.offered, self.used_samples = self.number - 1, self.about.digest
-        self.leaving = ""  # the nonce of the hello by which it leaves
+        self.leave_nonce = ""  # the nonce of the hello by which it leaves
         self.stored_round = 0  # the newest round whose model is kept
 
     def _serve(self) -> bool:
         """Answer orders; returns True if the run has ended or this client has left, and False to join once more."""
         with self.site.exact():
             while True:
-                if not self.leaving and self.leaves.exists():
-                    self.leaving = self.say_leaving()
+                if not self.leave_nonce and self.leave_file.exists():
+                    self.leave_nonce = self.say_leaving()
                 self._reread()
                 data = self.pull(f"{self.run_id}/{self.epoch}/{self.number}/order")
                 if data is None:
@@ -378,8 +378,8 @@ class NetworkClient(ServerConnection):
         """Read the number of the newest order; returns the result of `_serve` if it is to end, else None."""
         if (now := self.read(Pointer, "now")) is None:
             return None
-        if now.left and self.leaving:
-            self.await_farewell(self.leaving)
+        if now.left and self.leave_nonce:
+            self.await_farewell(self.leave_nonce)
             return True
         if now.left:
             self.say("the server counts this client as one that has left")

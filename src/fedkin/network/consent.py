@@ -56,7 +56,7 @@ def lines_about(client: Client, peer: bool = False) -> list[str]:
     return lines
 
 
-def leaving_with_table(
+def disclosure_with_table(
     table: OwnTable, settings: str, setup_of: SetupOf, ledger: Ledger
 ) -> tuple[list[str], bool]:  # fmt: skip
     """Return lines that say all that a participant with a table will send, and whether the lines are complete.
@@ -72,10 +72,10 @@ def leaving_with_table(
     setup, _ = setup_and_agreement(settings, task, setup_of)
     if setup is None:
         return lines, False
-    return lines + leaving(setup, client, ledger.page("", setup.privacy)), True
+    return lines + disclosure(setup, client, ledger.page("", setup.privacy)), True
 
 
-def leaving(setup: Setup, client: Client, page: Page | None = None) -> list[str]:
+def disclosure(setup: Setup, client: Client, page: Page | None = None) -> list[str]:
     """Return lines that say what a participant sends: each message of the method, and what it tells about itself.
 
     page: the participant's page of the ledger, under `[privacy]`.

@@ -199,7 +199,7 @@ class Registration:
         self.processes: dict[str, str] = {}  # by client, the process that takes part
         self.next_order: dict[str, int] = {}  # by admitted client, the number of its next order
         self.next_round: dict[str, Hello] = {}  # clients that join, leave or have new samples from the next round on
-        self.leaving: dict[str, Hello] = {}  # clients that have left in this round
+        self.left_this_round: dict[str, Hello] = {}  # clients that have left in this round
         self.fingerprint = ""  # of a resumed run: the fingerprint in federation.json
         self.lost_at: dict[str, float] = {}  # by member without a connection, since when
         self.closed = self.complete = False
@@ -341,11 +341,11 @@ class Registration:
         with self.changed:
             self._confirm_leaving()
             changes, self.next_round = self.next_round, {}
-            self.leaving = {name: hello for name, hello in changes.items() if hello.leaves}
+            self.left_this_round = {name: hello for name, hello in changes.items() if hello.leaves}
             gone = [name for name in self.active if name not in changes and self.is_gone(name)]
             for name in gone:
                 self.say(f"{name} was not connected for {self.network.gone_after:g} s: it has left")
-            for name in sorted({*self.leaving, *gone}):
+            for name in sorted({*self.left_this_round, *gone}):
                 member = self.members[name]
                 self.members[name] = Member(told=member.told, away=(*member.away, (round, None)))
                 self.point(name)
@@ -373,9 +373,9 @@ class Registration:
 
     def _confirm_leaving(self) -> None:
         """Confirm to clients that they have left, since a checkpoint has that by now."""
-        for name, hello in self.leaving.items():
+        for name, hello in self.left_this_round.items():
             self._farewell(name, hello)
-        self.leaving = {}
+        self.left_this_round = {}
 
     def end(self) -> None:
         """Confirm to clients that they have left; tell those that wait for another round that the run has ended."""
@@ -529,8 +529,8 @@ class Registration:
             if words:
                 self._refuse(name, hello, words)
             elif hello.leaves and not later:
-                if name in self.leaving:
-                    self.leaving[name] = hello
+                if name in self.left_this_round:
+                    self.left_this_round[name] = hello
                 else:
                     self._farewell(name, hello)
             else:

@@ -29,7 +29,7 @@ from fedkin.learning.training import Training
 from fedkin.methods import METHODS
 from fedkin.methods.given import Given
 from fedkin.network.agreement import Agreement, difference, setup_and_agreement
-from fedkin.network.consent import largest_message, leaving, leaving_with_table
+from fedkin.network.consent import disclosure, disclosure_with_table, largest_message
 from fedkin.network.join_file import Join
 from fedkin.network.link import Left, Link
 from fedkin.network.peer import PeerEngine
@@ -300,7 +300,7 @@ def exchange(
     settings, stop, ledger = settings_of(experiment, names), stop or Event(), ledger or Ledger()
     shared, consented = None, False
     if isinstance(samples, OwnTable):
-        lines, consented = leaving_with_table(samples, settings, setup_of, ledger)
+        lines, consented = disclosure_with_table(samples, settings, setup_of, ledger)
         if not consent(lines):
             raise Left
         ledger.beside.append("profile")
@@ -315,7 +315,7 @@ def exchange(
         return result
     run = experiment.run.model_copy(update={"checkpoint_every": 1, "engine": "peer", "mode": "one-by-one"})
     setup = replace(setup, engine=run)
-    if not consented and not consent(leaving(setup, client, ledger.page("", setup.privacy))):
+    if not consented and not consent(disclosure(setup, client, ledger.page("", setup.privacy))):
         raise Left
     limit = max(largest_message(setup, name) for name in names)
     with experiment.claimed(folder, Path("data")):
