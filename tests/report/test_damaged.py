@@ -94,7 +94,7 @@ def one_line(error: BaseException | None, path: Path) -> str:
         ("summary.json", ("bytes", "up"), -3, "bytes.up: input should be greater than or equal to 0, got -3"),
         ("federation.json", (), [], "input should be a valid dictionary or instance of Facts, got []"),
         ("federation.json", ("clients", "site-001", "group"), [1], "group: input should be a valid string, got [1]"),
-        ("rounds.jsonl", (), 3, "line 2: input should be a valid dictionary or instance of Line, got 3"),
+        ("rounds.jsonl", (), 3, "line 2: input should be a valid dictionary or instance of RoundLine, got 3"),
         ("rounds.jsonl", ("bytes",), MISSING, "line 2: bytes: field required"),
         ("rounds.jsonl", ("accuracy",), MISSING, "line 2: no accuracy in it"),
         ("rounds.jsonl", ("sampled",), ["a", 3], "line 2: sampled.1: input should be a valid string, got 3"),

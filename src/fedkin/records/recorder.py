@@ -219,7 +219,7 @@ class Records:
                 continue
             rows = (
                 reading.rows_in(reading.table_of(path, self._schemas()[match[1]])) if match[1] in _TABLES
-                else reading.lines_in(path, reading.Line if match[1] == "rounds" else reading.Spent)
+                else reading.lines_in(path, reading.RoundLine if match[1] == "rounds" else reading.TimingLine)
             )  # fmt: skip
             if len(rows) != self.sealed[file].rows:
                 raise RunError(f"{path}: {len(rows)} rows, written were {self.sealed[file].rows}; {reading.MEND}")

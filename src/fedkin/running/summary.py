@@ -33,7 +33,7 @@ def round_line(outcome: Outcome, scores: Mapping[str, Score], engine: Engine) ->
     line: dict[str, Any] = {
         "round": outcome.round,
         "sampled": list(outcome.sampled),
-        **metrics.judged(scores, engine.roster),
+        **metrics.metric_figures(scores, engine.roster),
         "groups": metrics.groups(outcome.graph, engine.roster.planted),
         **metrics.traffic(outcome.traffic),
         "samples": sum(outcome.samples.values()),
@@ -80,7 +80,7 @@ def summary_of(
         "seed": setup.seed,
         "rounds": setup.training.rounds,
         "clients": len(everyone),
-        **metrics.judged(scores, everyone),
+        **metrics.metric_figures(scores, everyone),
         **({"metrics": metrics.further(setup.measures, scores, everyone.unseen)} if setup.measures else {}),
         **_traffic(records, everyone),
         **{key: value for key, value in optional.items() if value},
