@@ -228,7 +228,7 @@ def comparison(tmp_path: Path) -> Path:
     ("command", "plan", "said"),
     [
         ("compare", "{}", "methods: field required"),
-        ("compare", "[]", "input should be a valid dictionary or instance of Plan, got []"),
+        ("compare", "[]", "input should be a valid dictionary or instance of PlanFile, got []"),
         ("compare", "{", "not readable as JSON"),
         ("compare", '{"methods": "local", "seeds": [0]}', "methods: input should be a valid list, got 'local'"),
         ("compare", '{"methods": ["local"], "seeds": ["0"]}', "seeds.0: input should be a valid integer, got '0'"),

@@ -138,7 +138,7 @@ def _sign(folder: Path, requests: Sequence[Path], days: int, replace: bool) -> N
         say(
             f"request:      {identity.fingerprint(request)} (compare it with what {name} sees)",
             f"certificate:  {folder / f'{name}.crt'}",
-            *_about(certificate),
+            *_certificate_lines(certificate),
         )
 
 
@@ -228,15 +228,15 @@ def _show(path: Path = typer.Argument(..., metavar="FILE", help="A certificate, 
     if b"PRIVATE KEY-----" in data:
         raise ConfigError(f"{path}: holds a private key, which is shown to nobody")
     if b"-----BEGIN CERTIFICATE REQUEST-----" in data:
-        say(*_about(identity.request_of(data, str(path))))
+        say(*_certificate_lines(identity.request_of(data, str(path))))
     elif b"-----BEGIN CERTIFICATE-----" in data:
         for certificate in identity.certificates_of(data, str(path)):
-            say(*_about(certificate))
+            say(*_certificate_lines(certificate))
     else:
         say(*_of_join(read_join(path)))
 
 
-def _about(signed: x509.Certificate | x509.CertificateSigningRequest) -> list[str]:
+def _certificate_lines(signed: x509.Certificate | x509.CertificateSigningRequest) -> list[str]:
     """Return lines about a certificate or a request for one."""
     from cryptography import x509
 
@@ -263,7 +263,7 @@ def _of_join(join: Any) -> list[str]:
     for name, member in join.members.items():
         pin = f", certificate {member.pin}" if member.pin else ""
         lines.append(f"member:      {name}{f' at {member.locator}' if member.locator else ''}{pin}")
-    lines += [f"ca:          {line.strip()}" for root in join.roots for line in _about(root)]
+    lines += [f"ca:          {line.strip()}" for root in join.roots for line in _certificate_lines(root)]
     return [*lines, f"experiment:  {join.experiment_hash}", *(f"  {line}" for line in join.experiment.splitlines())]
 
 

@@ -144,9 +144,9 @@ class Records:
         text = files.csv_text(self.rows["rounds"]).encode()
         self.sealed["rounds.csv"] = files.write_bytes(self.folder / "rounds.csv", text)
 
-    def keep_models(self, models: Mapping[str, Params], about: ModelContext, limit_mb: float) -> bool:
+    def keep_models(self, models: Mapping[str, Params], context: ModelContext, limit_mb: float) -> bool:
         """Write the clients' models (if within the limit) and their index; returns whether models are stored."""
-        written = {} if self.folder is None else keep_models(self.folder, models, about, limit_mb)
+        written = {} if self.folder is None else keep_models(self.folder, models, context, limit_mb)
         self.sealed |= written
         return len(written) > 1  # the index is written even without models
 

@@ -332,7 +332,7 @@ def exchange(
                 result = execute(
                     setup, run, name=experiment.name, scenario="network", folder=folder, watcher=watcher,
                     make=lambda _: engine, settings=experiment.resolved,
-                    about=_context_of(settings, setup, client, None if shared is None else shared.agreed),
+                    model_context=_context_of(settings, setup, client, None if shared is None else shared.agreed),
                 )  # fmt: skip
                 if run.models == "last":
                     status.tell(model={"": digest_of(result.models[client.id])})
