@@ -18,7 +18,7 @@ from fedkin.federation import Federation
 from fedkin.flow import PeerMethod, ServerMethod
 from fedkin.learning.metrics import MEASURES, Measure
 from fedkin.methods import METHODS
-from fedkin.records.comparison import differences, line, table
+from fedkin.records.comparison import comparison_rows, csv_row, differences
 from fedkin.records.controls import split_control, with_controls
 from fedkin.records.run import Result, framed_rows
 from fedkin.report.tables import figure_text
@@ -60,8 +60,8 @@ class Comparison(Mapping[str, Mapping[int, Result]]):
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """One row per method: those of `fedkin.records.comparison.table`; for a sweep, `fedkin.running.grid.rows`."""
-        return rows(self.grid) if self.grid else table(self.results)
+        """One row per method: those of `comparison_rows`; for a sweep, those of `fedkin.running.grid.rows`."""
+        return rows(self.grid) if self.grid else comparison_rows(self.results)
 
     @property
     def table(self) -> Any:
@@ -69,7 +69,7 @@ class Comparison(Mapping[str, Mapping[int, Result]]):
 
         A pandas DataFrame, or an Arrow table where pandas is not installed.
         """
-        return framed_rows([line(row) for row in self.rows])
+        return framed_rows([csv_row(row) for row in self.rows])
 
     def difference(self, method: str, other: str) -> Added:
         """Return how much better a method's clients are than another's with the same seeds: mean and interval.

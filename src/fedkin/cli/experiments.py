@@ -105,7 +105,7 @@ def compare(
     more = leave_out is not None or controls
     grid = _start_grid("compare", experiment, methods, seeds, changes, rounds, data_root, out, resume, more)
     loaded, names, folder = grid.experiment, grid.methods, grid.folder
-    from fedkin.records.comparison import table, unequal_conditions
+    from fedkin.records.comparison import comparison_rows, unequal_conditions
     from fedkin.records.controls import with_controls
     from fedkin.report.ranks import ranking_lines
     from fedkin.report.tables import comparison
@@ -131,7 +131,7 @@ def compare(
     report = write_run_report([result.folder for result in every], folder)
     if printed_as_json(json, [result.summary for result in every]):
         return
-    make_console().print(comparison(table(results)))
+    make_console().print(comparison(comparison_rows(results)))
     chosen = chosen_line(names, validation, every[0].metric.higher)
     unlike = [] if validation else unequal_conditions({name: next(iter(of.values())) for name, of in results.items()})
     print_notes(results, [chosen] if chosen else [], [*ranking_lines(results), *unlike])

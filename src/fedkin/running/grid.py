@@ -24,7 +24,7 @@ from fedkin.folders import locked
 from fedkin.keys import rng
 from fedkin.methods import METHODS
 from fedkin.records import reading
-from fedkin.records.comparison import line, table
+from fedkin.records.comparison import comparison_rows, csv_row
 from fedkin.records.controls import named, split_control
 from fedkin.records.files import add_sealed, csv_text, faults, json_bytes, read_json, seal_of
 from fedkin.records.reading import PlanFile
@@ -401,7 +401,7 @@ def compare(
 
     def outputs(results: list[dict[int, Result]]) -> dict[str, bytes]:
         summaries = [result.summary for by_seed in results for result in by_seed.values()]
-        lines = [line(row) for row in table(dict(zip(methods, results, strict=True)))]
+        lines = [csv_row(row) for row in comparison_rows(dict(zip(methods, results, strict=True)))]
         return {"compare.json": json_bytes(summaries), "compare.csv": csv_text(lines).encode()}
 
     cells = [Cell(name, {}, base.for_method(name), name) for name in methods]
@@ -488,7 +488,7 @@ def sweep(
         return [GridRun(cell.method, cell.settings, by_seed) for cell, by_seed in zip(cells, results, strict=True)]
 
     def outputs(results: list[dict[int, Result]]) -> dict[str, bytes]:
-        lines = [line(row) for row in rows(grid(results))]
+        lines = [csv_row(row) for row in rows(grid(results))]
         return {"sweep.json": json.dumps(lines).encode(), "sweep.csv": csv_text(lines).encode()}
 
     plan = PlanFile(command="sweep", methods=list(methods), seeds=list(seeds), values=values_of(choices))
@@ -501,7 +501,7 @@ def values_of(choices: Sequence[Choice]) -> list[tuple[str | None, str, list[Any
 
 
 def rows(grid: Sequence[GridRun]) -> list[dict[str, Any]]:
-    """Return a row of `fedkin.records.comparison.table` for each method and combination, with its settings.
+    """Return a row of `comparison_rows` for each method and combination, with its settings.
 
     gain and hurt compare with Local for the same settings and seed, if the sweep has it.
     """
@@ -511,7 +511,7 @@ def rows(grid: Sequence[GridRun]) -> list[dict[str, Any]]:
         local = [other for other in grid if other.method == "local" and dict(other.settings) == dict(cell.settings)]
         if local:
             results["local"] = local[0].results
-        lines.append({"settings": words(cell.settings), **dict(cell.settings), **table(results)[0]})
+        lines.append({"settings": words(cell.settings), **dict(cell.settings), **comparison_rows(results)[0]})
     return lines
 
 
