@@ -78,8 +78,8 @@ class PeerEngine(Engine):
         about = about_of(self.client, self.setup.task)
         facts = {**about.model_dump(), "about": {}}
         return {
-            "name": self.everyone.name, "fingerprint": about.digest, "task": asdict(self.setup.task),
-            "clients": {id: facts if id == self.client.id else {} for id in self.everyone},
+            "name": self.all_clients.name, "fingerprint": about.digest, "task": asdict(self.setup.task),
+            "clients": {id: facts if id == self.client.id else {} for id in self.all_clients},
         }  # fmt: skip
 
     def _peers_round(self) -> list[str]:

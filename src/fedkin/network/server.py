@@ -246,7 +246,7 @@ class NetworkEngine(Engine):
 
     def _take_members(self) -> None:
         """Use the current members of the registration, and let each claim at most its registered number of samples."""
-        self.everyone = self.registration.roster()
+        self.all_clients = self.registration.roster()
         samples = {id: member.now.n_train for id, member in self.registration.members.items()}
         self.exchange.validator = Validator(self.setup, self.registration.link.refused.add, samples)
 
@@ -284,7 +284,7 @@ class NetworkEngine(Engine):
         if not self.setup.privacy.on:
             return {}
         none = Spent(releases=0)
-        return {id: self.site.spent.get(id, none).model_dump() for id in self.everyone.seen}
+        return {id: self.site.spent.get(id, none).model_dump() for id in self.all_clients.seen}
 
     def end(self) -> None:
         """Tell all clients that are there that the run has ended."""

@@ -83,7 +83,7 @@ def execute(
             loop = _Loop(engine, run, records, tracking, watcher, begun, settings)
             loop.begin(name)
             loop.run_rounds()
-            summary = loop.end(name, scenario or engine.everyone.name)
+            summary = loop.end(name, scenario or engine.all_clients.name)
             models = engine.models()
         except Exception as error:
             explained = with_method_location(error, engine.setup.method)
@@ -109,7 +109,7 @@ def execute(
     return Result(
         summary, records.rows["rounds"], records.table("clients"), records.table("messages"), scores,
         loop.outcome, StoredModels(folder) if folder is not None and kept else models, folder,
-        tuple(engine.everyone.unseen), records.all_graphs(), records.facts, outcomes_of(records.metric, loop.scores),
+        tuple(engine.all_clients.unseen), records.all_graphs(), records.facts, outcomes_of(records.metric, loop.scores),
     )  # fmt: skip
 
 
@@ -139,7 +139,7 @@ class _Loop:
 
     def begin(self, name: str) -> None:
         """Restore the last checkpoint if there is one, and inform watcher and trackers."""
-        resumed = self.records.begin(self.engine.everyone.task, self.engine.facts)
+        resumed = self.records.begin(self.engine.all_clients.task, self.engine.facts)
         if resumed is not None:
             self.done, state = resumed
             self.engine.restore(state["engine"])
@@ -147,7 +147,7 @@ class _Loop:
             self.paths_before = list(state["training_paths"].values())
         if self.watcher is not None:
             self.watcher.started(self.total, self.done)
-        setup, clients = self.engine.setup, self.engine.everyone
+        setup, clients = self.engine.setup, self.engine.all_clients
 
         def tracked_facts() -> dict[str, Any]:
             return {**self.settings(), "federation": clients.name, "clients": len(clients), "fedkin": __version__}
