@@ -11,15 +11,14 @@ import math
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
-from threading import Condition, Event, Thread
+from threading import Condition, Thread
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field, StrictBool, StrictStr
 
-from fedkin.data.own import OwnTable
 from fedkin.engines.client_list import Entry, Roster, times_of
 from fedkin.engines.setup import Setup
 from fedkin.errors import ConfigError, DataError, MethodError, RunError
@@ -28,7 +27,7 @@ from fedkin.federation.samples import Absence
 from fedkin.federation.summaries import ColumnTypes, SharedEncoding, TableSummary, agree, common_columns
 from fedkin.federation.table import Reading
 from fedkin.network.agreement import Agreement, SetupOf, Terms, difference, setup_and_agreement
-from fedkin.network.link import Left, Link, LinkError, Missed, Refused
+from fedkin.network.link import Link, LinkError, Missed, Refused
 from fedkin.network.messages import Count, Id, Pointer, WireMessage, encode, read
 from fedkin.network.settings import NetworkSettings, task_from
 from fedkin.settings import Settings, parse
@@ -37,12 +36,11 @@ from fedkin.untrusted import error_text, escaped
 
 NEXT_ROUND = "the next round"  # what a late client waits for
 _SAMPLES = 10**12
-_LARGEST_HELLO = 1 << 26  # bytes
+LARGEST_HELLO = 1 << 26  # bytes
 _SLICE = 5.0  # seconds of one pull of a hello
 _ALIVE = 3.0  # seconds within which a living process of the same name answers
 _AGAIN = 0.05  # seconds between two looks at a participant
 _LONGEST_PAUSE = 60.0  # longest time between two looks, after unreadable hellos
-_SHORT = 0.5  # seconds of one pull from a peer
 
 
 class About(Settings):
@@ -491,7 +489,7 @@ class Registration:
             self.point(name)
             while not self.closed:
                 try:
-                    data = self.link.pull(name, "hello", _SLICE, _LARGEST_HELLO)
+                    data = self.link.pull(name, "hello", _SLICE, LARGEST_HELLO)
                     if data != before:
                         before = data
                         self._answer(name, read(Hello, data))
@@ -660,74 +658,3 @@ class Registration:
         with self.changed:
             self.closed = True
             self.changed.notify_all()
-
-
-# -- tables of peers --------------------------------------------------------------------------------------------------
-
-
-class TableOffer(WireMessage):
-    """What a peer tells about its table: its columns, or their profile, as JSON."""
-
-    agreement: Agreement
-    text: StrictStr
-
-
-def agree_with_peers(
-    link: Link, names: Iterable[str], begin: int | Sequence[str], table: OwnTable, settings: str, *,
-    kept: Shared | None = None, stop: Event, say: Callable[[str], None] = lambda line: None,
-) -> Shared:  # fmt: skip
-    """Exchange table profiles with all other peers; return the common encoding, which each peer computes itself.
-
-    begin: names of the peers that begin and agree on the encoding; a number stands for all. Peers exchange first their
-    columns, and then the profile of the columns that most have. kept: what was agreed before. Raises Left, and RunError
-    if this table or the settings differ. Columns and profile stay offered, for peers that come later.
-    """
-    others = {*names} - {link.me}
-    first = {*others, link.me} if isinstance(begin, int) else {*begin}
-
-    def exchanged(what: str, text: str) -> dict[str, str]:
-        mine = TableOffer(agreement=Agreement(settings=settings), text=text)
-        for id in others:
-            link.offer(id, what, encode(mine))
-        return _pull_tables(link, what, mine, first if kept is None else set(), stop, say)
-
-    try:
-        columns = {
-            id: ColumnTypes.from_json(text)
-            for id, text in exchanged("columns", table.summary.columns.to_json()).items()
-        }
-        common = common_columns(columns) if kept is None else kept.columns
-        if extra := table.keep(common):
-            say(f"columns that most have not stay here: {', '.join(map(escaped, extra))}")
-        profiles = {
-            id: TableSummary.from_json(text) for id, text in exchanged("profile", table.summary.to_json()).items()
-        }
-        return kept or Shared(agree(profiles, table.reading), common, tuple(profiles))
-    except DataError as error:
-        raise RunError(error_text(error)) from None
-
-
-def _pull_tables(
-    link: Link, what: str, mine: TableOffer, first: set[str], stop: Event, say: Callable[[str], None]
-) -> dict[str, str]:  # fmt: skip
-    """Return the text of each of these peers; raises Left, and RunError if the settings of a peer differ."""
-    heard = {link.me: mine.text} if link.me in first else {}
-    waiting = 0
-    while missing := sorted(first - set(heard)):
-        if stop.is_set():
-            raise Left
-        if waiting != len(missing):
-            waiting = len(missing)
-            say(f"waiting for the {what} of the tables of {', '.join(missing[:8])}")
-        for id in missing:
-            try:
-                there = read(TableOffer, link.pull(id, what, _SHORT, _LARGEST_HELLO))
-                words = difference(mine.agreement, there.agreement)
-            except (Missed, Refused):
-                continue
-            except MethodError as error:
-                words = error_text(error)
-            if words:
-                raise RunError(f"{id} cannot be a neighbour: {words}")
-            heard[id] = there.text
-    return dict(sorted(heard.items()))

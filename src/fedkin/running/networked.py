@@ -34,7 +34,8 @@ from fedkin.network.join_file import Join
 from fedkin.network.link import Left, Link
 from fedkin.network.peer import PeerEngine
 from fedkin.network.peer_exchange import PeerExchange, PeerOutbox
-from fedkin.network.registration import Registration, Shared, agree_with_peers
+from fedkin.network.peer_tables import agree_with_peers
+from fedkin.network.registration import Registration, Shared
 from fedkin.network.server import NetworkEngine
 from fedkin.network.settings import NetworkSettings
 from fedkin.network.status import StatusFile
