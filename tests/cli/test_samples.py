@@ -14,8 +14,8 @@ from fedkin.network.client import NetworkClient
 from fedkin.network.link import Left
 from fedkin.running.experiment import Experiment
 from fedkin.running.networked import exchange, settings_of, setup_of
+from image_folders import wards
 from network.memory import MemoryNetwork
-from sites import wards
 from stays import written
 
 

@@ -46,7 +46,7 @@ from fedkin.running.experiment import load
 from fedkin.running.grid import Choice, HoldOut, parse_seeds, split_names
 from fedkin.running.tune import plan_choices
 from fedkin.tasks import Task
-from report.made import make_run
+from report.fake_runs import make_run
 from tiny import TABLE
 
 __all__ = ["TARGETS", "Target", "accepts"]

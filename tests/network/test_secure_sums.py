@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from certificates import new_town
 from fedkin.network.consent import disclosure
 from fedkin.network.join_file import Member
 from fedkin.network.signing import Signer
@@ -17,7 +18,6 @@ from network.federations import Ending, clients, experiment, federated, served, 
 from network.memory import MemoryNetwork
 from network.processes import ended, made, rows
 from support import same
-from town import new_town
 
 SECURE = {"secure_sums": True}
 

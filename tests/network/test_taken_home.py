@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from certificates import Town
 from cli.invoked import refused, said
 from fedkin.errors import RunError
 from fedkin.network.agreement import setup_and_agreement
@@ -21,7 +22,6 @@ from fedkin.running.networked import settings_of, setup_of, take_home
 from network.federations import NOWHERE, Ending, clients, experiment, served, simulated
 from network.processes import ended, place_for
 from support import same
-from town import Town
 
 NAMES = ["c00", "c01", "c02", "c03"]
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from certificates import Net, Town, institution, kept_port
 from fedkin import codec
 from fedkin.errors import ConfigError
 from fedkin.network.identity import certificate_pem, write_private
@@ -25,7 +26,6 @@ from fedkin.network.settings import NetworkSettings
 from fedkin.network.zenoh_config import PART
 from fedkin.network.zenoh_link import ZenohLink
 from fedkin.running.networked import setup_of
-from town import Net, Town, institution, kept_port
 
 
 def held(link: ZenohLink) -> bool:

@@ -21,7 +21,7 @@ from fedkin.report.features import FeatureBudget, features_of
 from fedkin.report.graphs import learned_weights
 from fedkin.report.page import page
 from fedkin.report.sections import phases_in
-from report.made import make_comparison, make_run
+from report.fake_runs import make_comparison, make_run
 
 
 @pytest.fixture(scope="module")

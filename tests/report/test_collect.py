@@ -14,7 +14,7 @@ import pytest
 from fedkin.graph import load_graph
 from fedkin.report.collect import collect
 from fedkin.report.graphs import NOTHING, Follower
-from report.made import make_comparison, make_run
+from report.fake_runs import make_comparison, make_run
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ from fedkin.graph import load_graph
 from fedkin.records.run import read_listed
 from fedkin.report.collect import collect
 from fedkin.report.page import page
-from report.made import data_in, make_run
+from report.fake_runs import data_in, make_run
 from tiny import TABLE
 
 MISSING = object()

@@ -13,7 +13,7 @@ import pytest
 from fedkin.errors import ConfigError
 from fedkin.report.collect import collect
 from fedkin.report.paper import method_table, write_paper
-from report.made import make_comparison
+from report.fake_runs import make_comparison
 
 
 @pytest.fixture(scope="module")

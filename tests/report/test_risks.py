@@ -14,7 +14,7 @@ import fedkin
 from fedkin.records.run import read_run
 from fedkin.report.collect import collect
 from fedkin.report.sections import over_seeds
-from kinds import federation_of, model_of
+from task_kinds import federation_of, model_of
 
 
 @pytest.fixture(scope="module")

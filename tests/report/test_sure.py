@@ -22,8 +22,8 @@ from fedkin.records.run import read_run
 from fedkin.report import write_report
 from fedkin.report.collect import collect
 from fedkin.report.tables import comparison, one_run
-from kinds import federation_of, model_of
 from support import small_federation
+from task_kinds import federation_of, model_of
 
 PLAN = {"local_steps": 3, "batch_size": 8, "lr": 0.05}
 METHODS = ("local", "fedavg", "ifca")

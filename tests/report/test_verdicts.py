@@ -28,7 +28,7 @@ from fedkin.report.words import (
     judged_groups,
     verdict_data,
 )  # fmt: skip
-from report.made import data_in, make_comparison, make_run
+from report.fake_runs import data_in, make_comparison, make_run
 from support import present
 
 

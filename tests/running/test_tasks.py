@@ -28,8 +28,8 @@ from fedkin.report import write_report
 from fedkin.report.collect import collect
 from fedkin.report.tables import one_run
 from fedkin.settings import parse
-from kinds import KINDS, TASKS, federation_of, model_of
 from support import by_pattern, small_federation
+from task_kinds import KINDS, TASKS, federation_of, model_of
 
 PLAN = {"local_steps": 3, "batch_size": 8, "lr": 0.05}
 

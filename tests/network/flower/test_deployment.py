@@ -17,10 +17,10 @@ import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedkin[flower]'")
 
+from certificates import Town
 from network.federations import experiment, state_in
 from network.flowering import NAMES, Deployment, Trial, deployed
 from support import same
-from town import Town
 
 pytestmark = pytest.mark.slow
 
