@@ -31,7 +31,7 @@ from fedkin.running.experiment import Experiment
 from fedkin.running.networked import settings_of, setup_of
 from network.federations import NOWHERE, Ending, Killed, clients, experiment, served, simulated, state_in
 from network.peers import peers
-from network.test_client import by_hand
+from network.test_client import Server, by_hand
 from support import NEEDS_ACCOUNTANT, same
 
 NOISE = {"clip": 1.0, "noise": 2.0}
@@ -158,6 +158,15 @@ def test_a_limit_without_noise_is_refused_before_anything_leaves(privacy: Privac
 # -- a client ---------------------------------------------------------------------------------------------------------
 
 
+def rejoin(server: Server, ledger: Ledger, epoch: str, lost: Path | None = None) -> None:
+    """Stop the client c00, let it lose the files in the folder `lost`, and start it with this ledger; it joins."""
+    server.there.stop("c00")
+    for path in [] if lost is None else list(lost.glob("*")):
+        path.unlink()
+    server.there.start("c00", ledger=ledger)
+    server.join(epoch)
+
+
 def test_a_server_that_goes_back_and_asks_again_gets_the_same_bytes(tmp_path: Path) -> None:
     """Another question is another release, and a lost state takes no release back."""
     federation = PLAN.federation(NOWHERE)
@@ -168,17 +177,11 @@ def test_a_server_that_goes_back_and_asks_again_gets_the_same_bytes(tmp_path: Pa
         assert about["digest"] != about_of(client, federation.task).digest  # others have samples to compare it with
         first = server.train()
         assert first["spent"]["releases"] == 1
-        server.there.stop("c00")
-        server.there.start("c00", ledger=Ledger(tmp_path / "ledger"))
-        server.join("e2")  # a server that has lost round 1
+        rejoin(server, Ledger(tmp_path / "ledger"), "e2")  # a server that has lost round 1
         again = server.train()
         assert same(first["reply"], again["reply"])
         assert again["spent"]["releases"] == 1
-        server.there.stop("c00")
-        for path in tmp_path.glob("c00/r1/*"):
-            path.unlink()
-        server.there.start("c00", ledger=Ledger(tmp_path / "ledger"))
-        server.join("e3")
+        rejoin(server, Ledger(tmp_path / "ledger"), "e3", lost=tmp_path / "c00" / "r1")
         moved = {name: tensor + 1 for name, tensor in server.setup.net.initial.items()}
         other = server.train(message={"params": moved})
         assert other["spent"]["releases"] == 2
@@ -323,11 +326,7 @@ def test_the_same_request_gets_the_same_model_at_no_cost_and_another_one_new_dra
         server.join()
         first = server.train()
         assert first["spent"]["trained"]["fits"] == 1
-        for path in tmp_path.glob("c00/r1/*"):
-            path.unlink()
-        server.there.stop("c00")
-        server.there.start("c00", ledger=Ledger(tmp_path / "ledger"))
-        server.join("e2")
+        rejoin(server, Ledger(tmp_path / "ledger"), "e2", lost=tmp_path / "c00" / "r1")
         again = server.train()
         assert same(first["reply"], again["reply"])
         assert again["spent"] == first["spent"]
@@ -420,9 +419,7 @@ def test_a_signature_leaves_once_and_then_as_it_was(tmp_path: Path) -> None:
         assert first["spent"]["signed"] == pytest.approx(1)
         for round in range(2, 6):  # numbers of other rounds would be forgotten by now
             assert same(first["reply"], asked_for_signature(server, round)["reply"])
-        server.there.stop("c00")
-        server.there.start("c00", ledger=Ledger(tmp_path / "ledger"))
-        server.join("e2")
+        rejoin(server, Ledger(tmp_path / "ledger"), "e2")
         assert same(first["reply"], asked_for_signature(server)["reply"])
         other = asked_for_signature(server, moved=1)
         assert "reply" not in other
