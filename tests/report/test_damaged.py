@@ -33,14 +33,14 @@ MISSING = object()
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def undamaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_run(tmp_path_factory.mktemp("damaged") / "run", clients=3, rounds=2)
 
 
 @pytest.fixture
-def run(made: Path, tmp_path: Path) -> Path:
+def run(undamaged: Path, tmp_path: Path) -> Path:
     """A run that a test may damage."""
-    shutil.copytree(made, tmp_path / "run")
+    shutil.copytree(undamaged, tmp_path / "run")
     return tmp_path / "run"
 
 
@@ -126,16 +126,19 @@ def places(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
 @pytest.mark.slow
 @settings(max_examples=60)
 @given(st.data())
-def test_any_value_anywhere_is_reported_or_refused(made: Path, data: st.DataObject) -> None:
+def test_any_value_anywhere_is_reported_or_refused(undamaged: Path, data: st.DataObject) -> None:
     file = data.draw(st.sampled_from(["summary.json", "federation.json", "rounds.jsonl", "timing.jsonl"]))
-    path = made / file
+    path = undamaged / file
     before = path.read_text()
     value = json.loads(before.splitlines()[-1] if path.suffix == ".jsonl" else before)
     place = data.draw(st.sampled_from(list(places(value))))
     edit(path, place, data.draw(_JSON | st.just(MISSING) if place else _JSON))
     refusals: list[RunError] = []
     try:
-        for act in (lambda: json.dumps(collect([made]), allow_nan=False), lambda: read_listed(made).figures()):
+        for act in (
+            lambda: json.dumps(collect([undamaged]), allow_nan=False),
+            lambda: read_listed(undamaged).figures(),
+        ):
             try:
                 act()
             except RunError as error:
