@@ -36,7 +36,7 @@ from fedkin.network.zenoh_link import ZenohLink
 from fedkin.records.run import Result
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import execute
-from fedkin.running.networked import exchange, plan_of, serve
+from fedkin.running.networked import exchange, serve, setup_of
 
 
 def experiment(count: int, rounds: int, peers: bool) -> Experiment:
@@ -100,7 +100,7 @@ def count_syncs(skip: bool) -> list[float]:
 
 def client(link: ZenohLink, federation: Federation, name: str, folder: Path) -> None:
     torch.set_num_threads(1)
-    NetworkClient(link, (federation[name], federation.task), plan_of, folder / name).run()
+    NetworkClient(link, (federation[name], federation.task), setup_of, folder / name).run()
 
 
 def peer(

@@ -25,9 +25,9 @@ sys.path[0] = str(ROOT / "tests")  # not this folder, which has a network.py
 
 import tomli_w  # noqa: E402
 
+from certificates import new_town  # noqa: E402
 from network.federations import experiment  # noqa: E402
 from network.flowering import NAMES, Deployment, deployed  # noqa: E402
-from town import new_town  # noqa: E402
 
 ASKS = 2  # of a round: training and evaluation
 SERVER = """

@@ -33,8 +33,8 @@ from fedkin.running.experiment import Experiment
 from fedkin.running.loop import execute
 
 sys.path[0] = str(Path(__file__).resolve().parents[1] / "tests")  # not this folder, whose network.py would be found
+from certificates import free_port  # noqa: E402
 from network.federations import write_samples  # noqa: E402
-from town import free_port  # noqa: E402
 
 FEDKIN = [sys.executable, "-c", "from fedkin.cli import main; main()"]
 

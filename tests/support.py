@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -236,3 +237,22 @@ def plain_fedavg(
                     sums[name] = torch.maximum(sums[name], t)
         new = sums
     return new
+
+
+def idx_bytes(array: Any, code: int = 8) -> bytes:
+    """An idx file, written by its description: unsigned bytes (code 8), or whole numbers of four bytes (code 12)."""
+    array = np.asarray(array)
+    values = array.astype(np.uint8 if code == 8 else ">i4")
+    head = struct.pack(f">HBB{array.ndim}I", 0, code, array.ndim, *array.shape)
+    return head + bytes(values.tobytes())
+
+
+def trained_models(engine: LocalEngine, rounds: int = 3) -> dict[str, dict[str, Tensor]]:
+    """Each client's model after these rounds."""
+    play(engine, *range(1, rounds + 1))
+    return {id: dict(engine.model(id)) for id in sorted(engine.setup.federation)}
+
+
+def flat(params: Params) -> Any:
+    """All parameters as one vector, in the order of their names."""
+    return np.concatenate([params[name].double().numpy().ravel() for name in sorted(params)])

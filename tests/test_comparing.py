@@ -16,7 +16,7 @@ from fedkin.graph import Graph
 from fedkin.methods.blocks.stages import ControlledGraph
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.fedprox import FedProx
-from fedkin.records.comparison import line, table
+from fedkin.records.comparison import comparison_rows, csv_row
 from fedkin.records.run import find_runs, read_run
 from fedkin.report.collect import collect
 from fedkin.report.ranks import entries
@@ -104,7 +104,9 @@ def test_an_experiment_gives_what_the_command_gives(tmp_path: Path) -> None:
     wanted = by_command(Runs(plan, tmp_path), ["local", "fedavg"], [0, 1])
     made = fedkin.compare(tmp_path / "e.toml", ["local", FedAvg()], seeds=[0, 1])
     timeless = [{name: each for name, each in row.items() if name != "seconds"} for row in made.rows]
-    assert timeless == [{name: each for name, each in row.items() if name != "seconds"} for row in table(wanted)]
+    assert timeless == [
+        {name: each for name, each in row.items() if name != "seconds"} for row in comparison_rows(wanted)
+    ]
     own = fedkin.compare(plan, [Halved(share=0.25)], changes={"training.lr": 0.2}, rounds=1, out=tmp_path / "own")
     assert own["halved"][0].summary["rounds"] == 1
     kept = Experiment.of(read_table(tmp_path / "own" / "experiment.toml"))
@@ -127,7 +129,7 @@ def test_one_method_with_several_settings_has_labels(tmp_path: Path) -> None:
         Runs(plan, tmp_path), ["fedprox"], [Choice("method.mu", (0.0, 9.0))], [3], tmp_path / "s"
     )
     assert [one.results[3].rounds for one in command] == [one.results[3].rounds for one in swept.grid]
-    assert [flat(line(row))["method.mu"] for row in swept.rows] == [0.0, 9.0]
+    assert [flat(csv_row(row))["method.mu"] for row in swept.rows] == [0.0, 9.0]
 
 
 def test_a_sweep_on_a_federation(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from fedkin.federation import Federation
 from fedkin.flow import AnyMethod, PeerMethod, ServerMethod
 from fedkin.learning.metrics import MEASURES, Measure
 from fedkin.methods import METHODS
-from fedkin.records.comparison import differences, line, table
+from fedkin.records.comparison import comparison_rows, csv_row, differences
 from fedkin.records.controls import split_control, with_controls
 from fedkin.records.run import Result, framed_rows
 from fedkin.report.tables import figure_text
@@ -60,8 +60,8 @@ class Comparison(Mapping[str, Mapping[int, Result]]):
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """One row per method: those of `fedkin.records.comparison.table`; for a sweep, `fedkin.running.grid.rows`."""
-        return rows(self.grid) if self.grid else table(self.results)
+        """One row per method: those of `comparison_rows`; for a sweep, those of `fedkin.running.grid.rows`."""
+        return rows(self.grid) if self.grid else comparison_rows(self.results)
 
     @property
     def table(self) -> Any:
@@ -69,7 +69,7 @@ class Comparison(Mapping[str, Mapping[int, Result]]):
 
         A pandas DataFrame, or an Arrow table where pandas is not installed.
         """
-        return framed_rows([line(row) for row in self.rows])
+        return framed_rows([csv_row(row) for row in self.rows])
 
     def difference(self, method: str, other: str) -> Added:
         """Return how much better a method's clients are than another's with the same seeds: mean and interval.
@@ -244,20 +244,20 @@ def _base(
     if isinstance(on, Federation) or (callable(on) and not isinstance(on, (str, Path, Experiment))):
         if changes:
             raise ConfigError("changes: they are for an experiment; of a federation, give training, settings and model")
-        plan = program_experiment(on, METHODS["local"](), seed=seed, **given)
+        experiment = program_experiment(on, METHODS["local"](), seed=seed, **given)
     else:
         more, metrics = dict(changes or {}), given.pop("metrics", ())
         if (rounds := given.pop("rounds", None)) is not None:
             more["training.rounds"] = rounds
         if given:
             raise ConfigError(f"{', '.join(given)}: of an experiment, set changes={{'section.field': value}}")
-        plan, root = _prepare(on, more, metrics), root or Path("data")
+        experiment, root = _prepare(on, more, metrics), root or Path("data")
     # A registered method stays registered in this process, so all other checks come first.
     for method in objects.values():
         _register(type(method))
-    plan = plan.with_own([*files, *files_of(map(type, objects.values()))])
+    experiment = experiment.with_own([*files, *files_of(map(type, objects.values()))])
     names = {label: method for label, method in by_label.items() if isinstance(method, str) and label != method}
-    return Runs(plan, root, objects, names), by_label
+    return Runs(experiment, root, objects, names), by_label
 
 
 def _prepare(on: Experiment | Path | str, changes: Mapping[str, Any], metrics: Sequence[str | Measure]) -> Experiment:
@@ -270,12 +270,12 @@ def _prepare(on: Experiment | Path | str, changes: Mapping[str, Any], metrics: S
     if metrics and "run.metrics" in changes:
         raise ConfigError("metrics: given in changes too: name all of them in one place")
     expect(on, (Experiment, PathLike, str), "on", "a Federation, a function of the seed, an Experiment or its path")
-    plan = on if isinstance(on, Experiment) else load(Path(on))
-    plan = plan.with_changes(**changes) if changes else plan
+    experiment = on if isinstance(on, Experiment) else load(Path(on))
+    experiment = experiment.with_changes(**changes) if changes else experiment
     MEASURES.update({measure.name: measure for measure in measures})
     named = [each.name if isinstance(each, Measure) else each for each in metrics]
-    plan = plan.with_changes(**{"run.metrics": named}) if named else plan
-    return plan.with_own(files_of(measures))
+    experiment = experiment.with_changes(**{"run.metrics": named}) if named else experiment
+    return experiment.with_own(files_of(measures))
 
 
 def _register(method: type[AnyMethod]) -> None:

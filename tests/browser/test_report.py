@@ -14,7 +14,7 @@ from fedkin.graph import Graph
 from fedkin.graph import draw as draw_graph
 from fedkin.report import write_report
 from fedkin.report.sweeping import draw as draw_sweep
-from report.made import make_comparison
+from report.fake_runs import make_comparison
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium: pip install -e .[dev]")
 

@@ -19,7 +19,7 @@ import pytest
 import tomli_w
 
 from cli.invoked import Terminal
-from report.made import make_run
+from report.fake_runs import make_run
 from tiny import TABLE
 
 ESCAPE = "\x1b]0;owned\x07\x1b[31m"

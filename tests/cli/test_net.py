@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import tomli_w
 
+from certificates import free_port
 from cli.invoked import Terminal
 from fedkin.network.identity import load
 from fedkin.network.join_file import read_join
 from fedkin.network.zenoh_link import ZenohLink
 from tiny import TABLE
-from town import free_port
 
 OWN_STAGE = """
 from fedkin.graph import stage

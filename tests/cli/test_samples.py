@@ -13,9 +13,9 @@ from fedkin.errors import ConfigError, DataError
 from fedkin.network.client import NetworkClient
 from fedkin.network.link import Left
 from fedkin.running.experiment import Experiment
-from fedkin.running.networked import exchange, plan_of, settings_of
+from fedkin.running.networked import exchange, settings_of, setup_of
+from image_folders import wards
 from network.memory import MemoryNetwork
-from sites import wards
 from stays import written
 
 
@@ -43,7 +43,7 @@ def test_without_consent_nothing_of_a_table_leaves(server: bool, tmp_path: Path)
     state.mkdir()
     link = network.link("north")
     with network.link("server"), link:
-        client = NetworkClient(link, read, plan_of, state, settings=settings_of(plan), consent=no, ledger=ledger)
+        client = NetworkClient(link, read, setup_of, state, settings=settings_of(plan), consent=no, ledger=ledger)
         with pytest.raises(Left):
             client.run() if server else exchange(plan, link, read, ["north", "south"], state, consent=no, ledger=ledger)
         assert not [data for data in link.offers.values() if data]

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import tomli_w
 
+from certificates import Town, free_port, new_town
 from cli.invoked import Terminal
 from fedkin.network.identity import certificate_pem, write_private
 from fedkin.network.join_file import VERSION, Join, Member, write_join
 from tiny import TABLE
-from town import Town, free_port, new_town
 
 Refused = Callable[..., str]
 

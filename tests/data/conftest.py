@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,13 +13,9 @@ import torch
 from fedkin.data.dataset import Dataset, Part
 from fedkin.data.sources.images import Digits
 from fedkin.federation import Scale, Task
+from support import idx_bytes
 
 WriteIdx = Callable[..., Path]
-
-
-def idx_bytes(array: np.ndarray) -> bytes:
-    """An idx file of unsigned bytes, written by its description."""
-    return struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape) + array.astype(np.uint8).tobytes()
 
 
 @pytest.fixture

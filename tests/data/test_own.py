@@ -13,7 +13,7 @@ from fedkin.data.own import own_client, own_images
 from fedkin.data.sources.folder import Folder
 from fedkin.errors import ConfigError, DataError
 from fedkin.tasks import Task
-from sites import wards
+from image_folders import wards
 
 
 def test_an_archive_and_bytes(tmp_path: Path) -> None:

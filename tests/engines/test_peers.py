@@ -20,7 +20,16 @@ from fedkin.methods.local import Local
 from fedkin.methods.sfmtl_graph import SfmtlGraph
 from fedkin.methods.tfl import Tfl
 from fedkin.views import PeerView
-from support import NET_METHODS, by_pattern, cases, play, same, small_federation, small_setup, with_settings
+from support import (
+    NET_METHODS,
+    by_pattern,
+    cases,
+    same,
+    small_federation,
+    small_setup,
+    trained_models,
+    with_settings,
+)
 
 
 class Gossip(PeerMethod):
@@ -84,34 +93,29 @@ def test_peers_that_sit_out_a_round_keep_their_state() -> None:
 CASES: dict[str, ServerMethod | PeerMethod] = {name: method() for name, method in NET_METHODS.items()} | cases()
 
 
-def models(engine: LocalEngine, rounds: int = 3) -> dict[str, dict[str, torch.Tensor]]:
-    play(engine, *range(1, rounds + 1))
-    return {id: dict(engine.model(id)) for id in sorted(engine.setup.federation)}
-
-
 @pytest.mark.parametrize("name", by_pattern(CASES))
 def test_a_client_is_as_in_a_federation_of_its_own(name: str) -> None:
     federation = small_federation()
     setup = small_setup(CASES[name], federation)
-    found = models(LocalEngine(with_settings(setup, alone=True)))
+    found = trained_models(LocalEngine(with_settings(setup, alone=True)))
     for id in list(federation)[:2]:
         single = Federation([federation[id]], federation.task, "one")
-        own = models(LocalEngine(small_setup(CASES[name], single)))
+        own = trained_models(LocalEngine(small_setup(CASES[name], single)))
         assert same(found[id], own[id]), id
 
 
 @pytest.mark.parametrize("method", [FedAvg(), Tfl(), Ifca(clusters=1)])
 def test_methods_with_the_plain_loss_are_local(method: Any) -> None:
-    alone = models(LocalEngine(with_settings(small_setup(method, clients_per_round=3), alone=True)))
-    local = models(LocalEngine(small_setup(Local(), clients_per_round=3)))
+    alone = trained_models(LocalEngine(with_settings(small_setup(method, clients_per_round=3), alone=True)))
+    local = trained_models(LocalEngine(small_setup(Local(), clients_per_round=3)))
     assert all(same(alone[id], local[id]) for id in local)
 
 
 @pytest.mark.parametrize("method", [SfmtlGraph, FedU])
 def test_the_graph_without_edges_is_the_same_control(method: Any) -> None:
-    edges = models(LocalEngine(small_setup(method(lam=0.4, graph={"control": "self"}), clients_per_round=4)))
-    alone = models(LocalEngine(with_settings(small_setup(method(lam=0.4), clients_per_round=4), alone=True)))
-    learned = models(LocalEngine(small_setup(method(lam=0.4), clients_per_round=4)))
+    edges = trained_models(LocalEngine(small_setup(method(lam=0.4, graph={"control": "self"}), clients_per_round=4)))
+    alone = trained_models(LocalEngine(with_settings(small_setup(method(lam=0.4), clients_per_round=4), alone=True)))
+    learned = trained_models(LocalEngine(small_setup(method(lam=0.4), clients_per_round=4)))
     assert all(same(edges[id], alone[id]) for id in edges)
     assert not all(same(learned[id], alone[id]) for id in edges)
 
@@ -119,13 +123,13 @@ def test_the_graph_without_edges_is_the_same_control(method: Any) -> None:
 def test_another_federation_around_it_changes_no_bit() -> None:
     one, other = small_federation(), small_federation()
     fewer = Federation([other[id] for id in list(other)[:3]], other.task, "fewer")
-    whole = models(LocalEngine(with_settings(small_setup(METHODS["fedprox"](), one), alone=True)))
-    part = models(LocalEngine(with_settings(small_setup(METHODS["fedprox"](), fewer), alone=True)))
+    whole = trained_models(LocalEngine(with_settings(small_setup(METHODS["fedprox"](), one), alone=True)))
+    part = trained_models(LocalEngine(with_settings(small_setup(METHODS["fedprox"](), fewer), alone=True)))
     assert all(same(whole[id], part[id]) for id in part)
 
 
 @pytest.mark.parametrize("name", ["fedprox", "tfl", "mapl", "cfl"])
 def test_every_engine_agrees_and_loss_of_messages_is_no_error(name: str) -> None:
     setup = with_settings(small_setup(METHODS[name](), clients_per_round=4, dropout=0.3), alone=True)
-    one, other = models(LocalEngine(setup)), models(LoopbackEngine(setup))
+    one, other = trained_models(LocalEngine(setup)), trained_models(LoopbackEngine(setup))
     assert all(same(one[id], other[id]) for id in one)

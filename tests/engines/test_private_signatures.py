@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from engines.test_releases import Keeping, models
+from engines.test_releases import Keeping
 from fedkin.engines import LocalEngine, LoopbackEngine, Privacy, Setup
 from fedkin.engines.epsilon import epsilon, noise_for, total_epsilon
 from fedkin.engines.results import SERVER
@@ -26,7 +26,7 @@ from fedkin.methods.flt_same import FltSame
 from fedkin.methods.kin import Kin
 from fedkin.records.metrics import privacy_sentence, privacy_spent
 from fedkin.tasks import Task
-from support import Losing, play, same, small_setup
+from support import Losing, play, same, small_setup, trained_models
 
 EPSILON = 4.0
 SIGNED = Privacy(signature_epsilon=EPSILON)
@@ -95,7 +95,7 @@ def test_epsilon_of_a_signature_and_of_updates_add_up_exactly() -> None:
     mu = math.sqrt(7 / 9 + noise_for(EPSILON, 1e-5) ** -2)
     assert both.epsilon(7, 1.0) == pytest.approx(epsilon(mu, 1e-5), rel=1e-9)
     engine = LocalEngine(setup(privacy=both))
-    models(engine, rounds=2)
+    trained_models(engine, rounds=2)
     told = privacy_spent(both, engine.releases())
     assert told["epsilon"]["max"] == both.epsilon(2, 1.0)
     words = privacy_sentence(told)
@@ -114,9 +114,9 @@ def test_noise_for_an_epsilon_is_the_least(target: float, delta: float) -> None:
 
 
 def test_off_and_without_a_signature_nothing_changes() -> None:
-    off = models(LocalEngine(setup(privacy=Privacy())))
+    off = trained_models(LocalEngine(setup(privacy=Privacy())))
     assert LocalEngine(setup(privacy=Privacy())).setup.privacy.signature_noise is None
-    on = models(LocalEngine(setup(privacy=Privacy(signature_epsilon=1e6))))
+    on = trained_models(LocalEngine(setup(privacy=Privacy(signature_epsilon=1e6))))
     # With hardly any noise, groups are the same, and so are all models.
     assert same(off, on)
 
@@ -124,7 +124,7 @@ def test_off_and_without_a_signature_nothing_changes() -> None:
 @pytest.mark.parametrize("method", [Kin(), FltSame()])
 def test_bytes_and_a_resume_change_no_bit(method: Any) -> None:
     local, loopback = LocalEngine(setup(method)), LoopbackEngine(setup(method))
-    one, other = models(local, rounds=2), models(loopback, rounds=2)
+    one, other = trained_models(local, rounds=2), trained_models(loopback, rounds=2)
     torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
     assert local.releases() == loopback.releases()
     again = LocalEngine(setup(method))
@@ -165,7 +165,7 @@ def ended(side: Any, message: Message) -> Any:
 def test_a_budget_counts_the_signature() -> None:
     privacy = Privacy(clip=1.0, noise=3.0, signature_epsilon=EPSILON)
     engine = LocalEngine(setup(privacy=privacy.model_copy(update={"budget": privacy.epsilon(1, 1.0) * 1.01})))
-    models(engine, rounds=2)
+    trained_models(engine, rounds=2)
     assert {(one["releases"], one["signed"]) for one in engine.releases().values()} == {(1, 1.0)}
     assert {row.missing for row in engine.log.traffic if row.sender != SERVER} == {"spent"}
 
@@ -189,7 +189,7 @@ def test_secure_sums_and_private_signatures_leave_nothing_of_samples_but_n() -> 
     pytest.importorskip("cryptography")
     privacy = Privacy(secure_sums=True, signature_epsilon=EPSILON)
     engine = LocalEngine(setup(Kin(degrees="groups"), privacy))
-    models(engine, rounds=2)
+    trained_models(engine, rounds=2)
     for one in engine.releases().values():
         assert one["open"]["sign_moments"] == one["open"]["spread"] == ["n"]
 

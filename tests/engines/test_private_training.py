@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from engines.test_private_signatures import two_groups
-from engines.test_releases import models, uploads
+from engines.test_releases import uploads
 from fedkin.engines import LocalEngine, LoopbackEngine, Privacy, Setup
 from fedkin.engines.epsilon import noise_for, total_epsilon
 from fedkin.engines.setup import EngineSettings
@@ -28,7 +28,7 @@ from fedkin.methods.kin import Kin
 from fedkin.methods.local import Local
 from fedkin.records.metrics import privacy_sentence, privacy_spent
 from fedkin.views import ClientView
-from support import NET_METHODS, by_pattern, same, small_federation, small_setup
+from support import NET_METHODS, by_pattern, same, small_federation, small_setup, trained_models
 
 pytest.importorskip("dp_accounting", reason="needs dp-accounting: pip install 'fedkin[privacy]'")
 PRIVATE = Privacy(sample_epsilon=4.0)
@@ -54,7 +54,7 @@ def private(method: Any, privacy: Privacy = PRIVATE, **settings: Any) -> Setup:
 @pytest.mark.parametrize("name", by_pattern(RUNNING))
 def test_methods_that_send_models_alone_spend_the_stated_epsilon(name: str) -> None:
     engine = LocalEngine(private(CASES[name]))
-    for params in models(engine).values():
+    for params in trained_models(engine).values():
         assert all(torch.isfinite(tensor).all() for tensor in params.values())
     assert not [row for row in engine.log.traffic if row.missing]
     for one in engine.releases().values():
@@ -67,7 +67,7 @@ def test_methods_that_send_models_alone_spend_the_stated_epsilon(name: str) -> N
 @pytest.mark.parametrize("name", by_pattern(sorted(REFUSED)))
 def test_others_are_refused_with_what_would_leak(name: str) -> None:
     with pytest.raises((RunError, ConfigError), match=REFUSED[name]) as refused:
-        models(LocalEngine(private(CASES[name])))
+        trained_models(LocalEngine(private(CASES[name])))
     assert "\n" not in str(refused.value)
 
 
@@ -76,11 +76,13 @@ def test_others_are_refused_with_what_would_leak(name: str) -> None:
 )
 def test_bytes_stacks_and_a_resume_change_no_bit(method: Any) -> None:
     local, loopback = LocalEngine(private(method)), LoopbackEngine(private(method))
-    one = models(local, rounds=2)
-    assert same(one, models(loopback, rounds=2))
+    one = trained_models(local, rounds=2)
+    assert same(one, trained_models(loopback, rounds=2))
     assert local.releases() == loopback.releases()
-    assert same(one, models(LocalEngine(replace(private(method), engine=EngineSettings(mode="fast"))), rounds=2))
-    assert not same(one, models(LocalEngine(replace(private(method), seed=1)), rounds=2))
+    assert same(
+        one, trained_models(LocalEngine(replace(private(method), engine=EngineSettings(mode="fast"))), rounds=2)
+    )
+    assert not same(one, trained_models(LocalEngine(replace(private(method), seed=1)), rounds=2))
     again = LocalEngine(private(method))
     again.restore(local.state())
     for engine in (local, again):
@@ -105,7 +107,7 @@ def test_each_client_has_the_noise_that_its_own_samples_need() -> None:
 
 def test_no_client_trains_beyond_its_budget() -> None:
     engine = LocalEngine(private(FedAvg()))
-    models(engine, rounds=3)
+    trained_models(engine, rounds=3)
     before, spent = engine.models(), engine.releases()
     engine.round(4)
     assert not uploads(engine)
@@ -119,7 +121,7 @@ def test_a_signature_beside_it_is_counted_with_it() -> None:
     both = Privacy(sample_epsilon=4.0, signature_epsilon=4.0)
     for method in (Kin(degrees="groups"), FltSame(regroup_changed=None)):
         engine = LocalEngine(private(method, both, federation=two_groups()))
-        models(engine)
+        trained_models(engine)
         told = privacy_spent(both, engine.releases())
         one = engine.releases()["c0"]
         steps = {(one["trained"]["rate"], one["trained"]["noise"]): one["trained"]["steps"]}
@@ -132,8 +134,8 @@ def test_a_signature_beside_it_is_counted_with_it() -> None:
 
 def test_secure_sums_beside_it() -> None:
     pytest.importorskip("cryptography")
-    plain = models(LocalEngine(private(FedAvg())), rounds=1)
-    summed = models(LocalEngine(private(FedAvg(), Privacy(sample_epsilon=4.0, secure_sums=True))), rounds=1)
+    plain = trained_models(LocalEngine(private(FedAvg())), rounds=1)
+    summed = trained_models(LocalEngine(private(FedAvg(), Privacy(sample_epsilon=4.0, secure_sums=True))), rounds=1)
     torch.testing.assert_close(summed, plain, rtol=1e-4, atol=1e-5)
 
 

@@ -42,6 +42,7 @@ from support import (
     site_of,
     small_federation,
     small_setup,
+    trained_models,
     with_settings,
 )
 from tiny import TABLE, CutAt, assert_equal_runs
@@ -62,11 +63,6 @@ RUNNING = sorted(set(CASES) - set(REFUSED))
 
 def private(method: Any, clip: Any = 1.0, noise: float = 0.3, budget: float | None = None, **settings: Any) -> Setup:
     return replace(small_setup(method, **settings), privacy=Privacy(clip=clip, noise=noise, budget=budget))
-
-
-def models(engine: LocalEngine, rounds: int = 3) -> dict[str, dict[str, Tensor]]:
-    play(engine, *range(1, rounds + 1))
-    return {id: dict(engine.model(id)) for id in sorted(engine.setup.federation)}
 
 
 def uploads(engine: LocalEngine) -> Counter[str]:
@@ -93,7 +89,7 @@ class Keeping(Losing):
 @pytest.mark.parametrize("name", by_pattern(RUNNING))
 def test_every_method_ends_finite(name: str) -> None:
     engine = LocalEngine(private(CASES[name]))
-    for params in models(engine).values():
+    for params in trained_models(engine).values():
         assert all(torch.isfinite(tensor).all() for tensor in params.values())
     assert not [row for row in engine.log.traffic if row.missing]
     told = engine.releases()
@@ -122,10 +118,10 @@ def test_flt_with_centres_of_images() -> None:
 
 @pytest.mark.parametrize("name", by_pattern(RUNNING))
 def test_off_and_out_of_reach_are_the_same_bits(name: str) -> None:
-    off = models(LocalEngine(small_setup(CASES[name])))
-    assert same(off, models(LocalEngine(private(CASES[name], clip=1e12, noise=0.0))))
+    off = trained_models(LocalEngine(small_setup(CASES[name])))
+    assert same(off, trained_models(LocalEngine(private(CASES[name], clip=1e12, noise=0.0))))
     if name != "local":
-        assert not same(off, models(LocalEngine(private(CASES[name]))))
+        assert not same(off, trained_models(LocalEngine(private(CASES[name]))))
 
 
 def test_off_leaves_no_trace_in_states() -> None:
@@ -140,9 +136,9 @@ def test_neither_bytes_nor_the_order_of_clients_matter(name: str) -> None:
     federation = small_federation()
     turned = federation.reorder(list(reversed(list(federation))))
     local, loopback = LocalEngine(private(CASES[name])), LoopbackEngine(private(CASES[name]))
-    one = models(local)
-    assert same(one, models(LocalEngine(private(CASES[name], federation=turned))))
-    torch.testing.assert_close(models(loopback), one, rtol=1e-5, atol=1e-5)
+    one = trained_models(local)
+    assert same(one, trained_models(LocalEngine(private(CASES[name], federation=turned))))
+    torch.testing.assert_close(trained_models(loopback), one, rtol=1e-5, atol=1e-5)
     assert local.releases() == loopback.releases()
 
 
@@ -190,7 +186,7 @@ def test_a_message_that_is_lost_was_released() -> None:
 def test_a_skipped_round_stays_paid() -> None:
     losing = Losing(lambda envelope: envelope.receiver == SERVER and envelope.sender != NAMES[0])
     engine = LocalEngine(with_settings(private(SfmtlGraph()), min_replies=3, on_missing="skip"), transport=losing)
-    before = models(engine, rounds=0)
+    before = trained_models(engine, rounds=0)
     for number in (1, 2):
         assert engine.round(number).skipped
     assert {one["releases"] for one in engine.releases().values()} == {2}
@@ -267,7 +263,7 @@ def test_requests_beside_a_shared_message_cost_nothing() -> None:
     """MAPL's peers add a flag for some of their neighbours: what they have in common is noised once."""
     keeping = Keeping()
     engine = LocalEngine(private(Mapl(warmup=0)), transport=keeping)
-    models(engine, rounds=2)
+    trained_models(engine, rounds=2)
     phases = Counter((e.sender, e.round, e.phase) for e in keeping.seen)
     expected = {id: sum(sender == id for sender, _, _ in phases) for id in NAMES}
     assert {id: one["releases"] for id, one in engine.releases().items()} == expected

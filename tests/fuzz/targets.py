@@ -6,7 +6,6 @@ import gzip
 import io
 import json
 import shutil
-import struct
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -46,7 +45,8 @@ from fedkin.running.experiment import load
 from fedkin.running.grid import Choice, HoldOut, parse_seeds, split_names
 from fedkin.running.tune import plan_choices
 from fedkin.tasks import Task
-from report.made import make_run
+from report.fake_runs import make_run
+from support import idx_bytes
 from tiny import TABLE
 
 __all__ = ["TARGETS", "Target", "accepts"]
@@ -94,8 +94,7 @@ def saved(write: Callable[[Any], object]) -> bytes:
 
 
 def idx(shape: tuple[int, ...], code: int = 8) -> bytes:
-    body = np.arange(np.prod(shape)).astype(np.uint8 if code == 8 else ">i4")
-    return struct.pack(f">HBB{len(shape)}I", 0, code, len(shape), *shape) + body.tobytes()
+    return idx_bytes(np.arange(np.prod(shape)).reshape(shape), code)
 
 
 IDS = np.array(["ann", "bob", "cy", "dé"])
@@ -194,7 +193,7 @@ def option(path: Path, folder: Path) -> None:
 
 def plan(path: Path, folder: Path) -> None:
     kept = read_json(path)
-    each(lambda: plan_choices(reading.Plan.model_validate(reading.checked(reading.Plan, kept, path))))
+    each(lambda: plan_choices(reading.PlanFile.model_validate(reading.checked(reading.PlanFile, kept, path))))
 
 
 def message(path: Path, folder: Path) -> None:

@@ -80,3 +80,10 @@ def reordered(a: Any, order: Any) -> Any:
 
 def same_partition(one: Any, two: Any) -> bool:
     return bool(((one[:, None] == one) == (two[:, None] == two)).all())
+
+
+def assert_affinity(a: Any) -> None:
+    """Symmetric, non-negative, with a zero diagonal."""
+    assert (a == a.T).all()
+    assert (a >= 0).all()
+    assert not np.diag(a).any()

@@ -19,8 +19,8 @@ from fedkin.learning import Net, Training
 from fedkin.learning.devices import CPU, Precision, _has_bf16, alone, check_precision, seeded
 from fedkin.learning.losses import CrossEntropy
 from fedkin.learning.sgd import fit, infer
-from fedkin.network.agreement import Agreement, difference, plan_and_agreement
-from fedkin.running.networked import plan_of
+from fedkin.network.agreement import Agreement, difference, setup_and_agreement
+from fedkin.running.networked import setup_of
 
 TASK = Task(3, (3, 12, 12))
 BF16 = pytest.mark.skipif(
@@ -249,7 +249,7 @@ name = "mlp"
 [run]
 precision = "bf16"
 """
-    trains, serves = (plan_and_agreement(text, Task(2, (4,)), plan_of, device) for device in ("cpu", None))
+    trains, serves = (setup_and_agreement(text, Task(2, (4,)), setup_of, device) for device in ("cpu", None))
     assert trains[0] is None
     assert "no instructions for bfloat16" in trains[1].cannot
     assert serves[0] is not None

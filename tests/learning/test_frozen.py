@@ -24,7 +24,7 @@ from fedkin.learning.frozen import Frozen, cached_features, trunk_of
 from fedkin.learning.models import backbone
 from fedkin.learning.sgd import fit, infer
 from fedkin.methods.fedavg import FedAvg
-from fedkin.network.agreement import Agreement, difference, plan_and_agreement
+from fedkin.network.agreement import Agreement, difference, setup_and_agreement
 from support import NET_METHODS, by_pattern, cases, plain_fedavg, small_federation
 
 WIDTH, INNER, RANK, CLASSES = 5, 24, 2, 4
@@ -192,7 +192,7 @@ def test_other_frozen_values_are_refused_before_the_first_round() -> None:
         body, head = adapted()
         body.get_parameter("1.base").data += shift
         plan = Setup(FedAvg(), task, Net(body, head), Training(), 0, EngineSettings())
-        return plan_and_agreement("", task, lambda text, task: plan)[1]
+        return setup_and_agreement("", task, lambda text, task: plan)[1]
 
     assert difference(agreement(0.0), agreement(0.0)) == ""
     assert "the first values of the net differ" in difference(agreement(0.0), agreement(1.0))

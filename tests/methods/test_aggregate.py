@@ -42,7 +42,7 @@ from fedkin.methods.pfedsim import PFedSim
 from fedkin.methods.scaffold import Scaffold
 from methods.flt_world import raw
 from robust_rules import RULES, Array, by_hand
-from support import Losing, Watched, same, small_federation, small_setup, with_settings
+from support import Losing, Watched, flat, same, small_federation, small_setup, with_settings
 
 Method = ServerMethod | PeerMethod
 
@@ -71,10 +71,6 @@ PEERS: dict[str, Method] = {
     "mapl-plus-learned": MaplPlus(warmup=1, hidden=9, augment={"noise": 0.1}, graph={"probe": 0.3}),
 }
 EVERY = {**GLOBAL, **GROUPED, **PEERS}
-
-
-def flat(params: Params) -> Array:
-    return np.concatenate([params[name].double().numpy().ravel() for name in sorted(params)])
 
 
 def expected(rule: str, sent: Mapping[str, Params], weights: Mapping[str, float], start: Params) -> Array:

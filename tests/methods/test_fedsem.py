@@ -17,7 +17,7 @@ from fedkin.methods.blocks import vectors
 from fedkin.methods.blocks.clusters import squared_distances
 from fedkin.methods.fedsem import FedSem, first_groups, opened
 from fedkin.views import ServerView
-from support import after, server_view
+from support import after, flat, server_view
 
 
 def some_params(server: ServerView[Any], rng: np.random.Generator, near: float = 0.0) -> dict[str, torch.Tensor]:
@@ -25,10 +25,6 @@ def some_params(server: ServerView[Any], rng: np.random.Generator, near: float =
         name: torch.from_numpy(rng.normal(near, 1.0, tuple(tensor.shape)).astype(np.float32))
         for name, tensor in server.initial.items()
     }
-
-
-def vector(params: Any) -> Any:
-    return np.concatenate([params[name].double().numpy().ravel() for name in sorted(params)])
 
 
 def played(method: FedSem, server: ServerView[Any], replies: dict[str, Message]) -> dict[str, Message]:
@@ -54,7 +50,7 @@ def test_e_and_m_step_by_hand(count: int, seed: int) -> None:
     }
     played(method, server, replies)
     nearest = {
-        id: min(centres, key=lambda k: float(((vector(centres[k]) - vector(reply["params"])) ** 2).sum()))
+        id: min(centres, key=lambda k: float(((flat(centres[k]) - flat(reply["params"])) ** 2).sum()))
         for id, reply in replies.items()
     }
     assert server.state["cluster"] == nearest
@@ -64,8 +60,8 @@ def test_e_and_m_step_by_hand(count: int, seed: int) -> None:
             assert server.state["models"][k] is old
             continue
         n = np.array([reply["n"] for reply in members], dtype=float)
-        want = n @ np.stack([vector(reply["params"]) for reply in members]) / n.sum()
-        np.testing.assert_allclose(vector(server.state["models"][k]), want, atol=1e-5)
+        want = n @ np.stack([flat(reply["params"]) for reply in members]) / n.sum()
+        np.testing.assert_allclose(flat(server.state["models"][k]), want, atol=1e-5)
 
 
 def test_a_client_gets_its_own_centre_only_and_others_the_members_mean() -> None:
@@ -80,8 +76,8 @@ def test_a_client_gets_its_own_centre_only_and_others_the_members_mean() -> None
     assert where["a"] == where["b"] != where["c"]
     assert method.offer(server, "a")["params"] is models[where["a"]]
     assert set(method.offer(server, "a")) == {"params"}
-    want = (2 * vector(models[where["a"]]) + vector(models[where["c"]])) / 3
-    np.testing.assert_allclose(vector(method.offer(server, "d")["params"]), want, atol=1e-5)
+    want = (2 * flat(models[where["a"]]) + flat(models[where["c"]])) / 3
+    np.testing.assert_allclose(flat(method.offer(server, "d")["params"]), want, atol=1e-5)
     where_before = dict(where)
     played(method, server, {"c": Message(params=some_params(server, rng, near=9.0), n=5)})
     assert {id: server.state["cluster"][id] for id in "ab"} == {id: where_before[id] for id in "ab"}
@@ -127,14 +123,14 @@ def test_distances_and_inner_products_are_those_of_whole_vectors(rows: int, cent
 
     one, two, origin = [params() for _ in range(rows)], [params() for _ in range(centres)], params()
     names = ["b", "w"]
-    whole = np.array([vector(p) - vector(origin) for p in one])
+    whole = np.array([flat(p) - flat(origin) for p in one])
     with patch.object(vectors, "_BLOCK", held):
         found = vectors.inner_products_of_params(one, names, origin)
         np.testing.assert_allclose(found, whole @ whole.T, atol=1e-9)
         np.testing.assert_array_equal(found, found.T)
-        flat = [torch.from_numpy(row) for row in whole]
-        np.testing.assert_allclose(vectors.inner_products(flat), whole @ whole.T, atol=1e-9)
-        want = [[((vector(p) - vector(q)) ** 2).sum() for q in two] for p in one]
+        rows_as_tensors = [torch.from_numpy(row) for row in whole]
+        np.testing.assert_allclose(vectors.inner_products(rows_as_tensors), whole @ whole.T, atol=1e-9)
+        want = [[((flat(p) - flat(q)) ** 2).sum() for q in two] for p in one]
         np.testing.assert_allclose(squared_distances(one, two, names), want, atol=1e-9)
 
 

@@ -462,20 +462,23 @@ def test_groups_are_found_anew_once_newcomers_are_the_majority() -> None:
     assert members(engine) == {frozenset(fed), frozenset(c.id for c in late)}
 
 
-def test_unseen_clients_get_their_groups_model() -> None:
+def played_with_unseen(draw: Draw) -> Any:
+    """The engine of two groups and an unseen client `new` with this draw, after round 1."""
     fed = federation([common_draw, swapped] * 4)
-    new = replace(client("new", swapped, 80, 95), seen=False)
+    new = replace(client("new", draw, 80, 95), seen=False)
     engine = engine_of(Federation([*fed.values(), new], fed.task))
     engine.round(1)
+    return engine
+
+
+def test_unseen_clients_get_their_groups_model() -> None:
+    engine = played_with_unseen(swapped)
     assert same(engine.model("new"), engine.model("c1"))
     assert "new" not in state(engine)["group"]
 
 
 def test_unseen_clients_of_no_group_get_the_mean_of_all() -> None:
-    fed = federation([common_draw, swapped] * 4)
-    new = replace(client("new", far, 80, 95), seen=False)
-    engine = engine_of(Federation([*fed.values(), new], fed.task))
-    engine.round(1)
+    engine = played_with_unseen(far)
     models = state(engine)["models"]["groups"]
     mean = {name: (models["0"][name] + models["1"][name]) / 2 for name in models["0"]}
     torch.testing.assert_close(dict(engine.model("new")), mean)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from certificates import Net, Town, made_net, new_town
 from fedkin.engines.accounting import Operations
 from fedkin.engines.executors import jobs
-from town import Net, Town, made_net, new_town
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ from fedkin.data.own import OwnSamples
 from fedkin.errors import FedkinError
 from fedkin.federation import Client, Federation
 from fedkin.learning.metrics import MEASURES, metric
-from fedkin.network.agreement import PlanOf
+from fedkin.network.agreement import SetupOf
 from fedkin.network.client import NetworkClient
 from fedkin.network.link import Left
 from fedkin.network.status import FILE, read_status
@@ -27,7 +27,7 @@ from fedkin.records.run import Result
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import Stop, execute
 from fedkin.running.model_loader import load
-from fedkin.running.networked import plan_of, serve, take_home
+from fedkin.running.networked import serve, setup_of, take_home
 from network.memory import MemoryNetwork
 from support import same
 
@@ -125,7 +125,7 @@ class Clients:
     network: MemoryNetwork
     federation: Federation
     root: Path
-    plan_of: PlanOf = plan_of
+    setup_of: SetupOf = setup_of
     options: Mapping[str, Any] = field(default_factory=dict)
     threads: dict[str, threading.Thread] = field(default_factory=dict)
     stops: dict[str, threading.Event] = field(default_factory=dict)
@@ -162,7 +162,7 @@ class Clients:
         """Take part over this link."""
         samples = self.samples_of(name, options)
         self.nodes[name] = NetworkClient(
-            link, samples, options.pop("plan_of", self.plan_of), self.root / name, stop=self.stops[name],
+            link, samples, options.pop("setup_of", self.setup_of), self.root / name, stop=self.stops[name],
             say=partial(self.note, name), patience=0.05, take_home=take_home, **options,
         )  # fmt: skip
         self.nodes[name].run()

@@ -17,13 +17,13 @@ import tomli_w
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from certificates import Town, free_port
 from fedkin.data.own import own_client
 from fedkin.federation import Federation
 from fedkin.network.identity import certificate_pem
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import execute
 from network.federations import write_samples
-from town import Town, free_port
 
 NAMES = ("c00", "c01", "c02")
 PROGRAMS = Path(sys.executable).parent

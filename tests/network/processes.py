@@ -22,6 +22,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import tomli_w
 
+from certificates import Town, free_port
 from fedkin.data.own import own_client
 from fedkin.federation import Federation
 from fedkin.network.identity import certificate_pem, write_private
@@ -31,7 +32,6 @@ from fedkin.records.run import Result
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import execute
 from network.federations import experiment, write_samples
-from town import Town, free_port
 
 # Every process is forked from one that has imported everything: a start takes no time, also on a busy machine.
 _FORKS = multiprocessing.get_context("forkserver")

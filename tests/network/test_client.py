@@ -23,7 +23,7 @@ from fedkin.network.messages import encode, read, tree_of
 from fedkin.network.registration import about_of
 from fedkin.network.status import FILE, read_status
 from fedkin.running.experiment import Experiment
-from fedkin.running.networked import plan_of, settings_of
+from fedkin.running.networked import settings_of, setup_of
 from fedkin.tasks import Task
 from network.federations import NOWHERE, Clients, Ending, clients, experiment, served
 
@@ -41,9 +41,9 @@ class Server:
     def __init__(self, link: Link, there: Clients, plan_there: Experiment = PLAN) -> None:
         self.link, self.there = link, there
         self.task = there.federation.task
-        plan, self.mine = agreement.plan_and_agreement(settings_of(plan_there), self.task, plan_of)
-        assert plan is not None
-        self.plan = plan
+        setup, self.mine = agreement.setup_and_agreement(settings_of(plan_there), self.task, setup_of)
+        assert setup is not None
+        self.setup = setup
         self.number = 0
         self.link.offer("c00", "terms", encode(agreement.Terms(agreement=self.mine, name="tiny")))
 
@@ -76,7 +76,7 @@ class Server:
 
     def train(self, **fields: Any) -> dict[str, Any]:
         """The answer to an order to train the net as it is at first."""
-        self.order(**{"message": {"params": dict(self.plan.net.initial)}, **fields})
+        self.order(**{"message": {"params": dict(self.setup.net.initial)}, **fields})
         return self.answer()
 
 
@@ -156,7 +156,7 @@ def test_an_offer_that_is_forged_on_its_way_is_refused_and_asked_for_again(
     with by_hand(federation, tmp_path) as server:
         server.join()
         forge = server.there.network.spoil("server", "r1/e1/0/")
-        server.order(message={"params": dict(server.plan.net.initial)})
+        server.order(message={"params": dict(server.setup.net.initial)})
         server.there.heard("c00", "refused: server: r1/e1/0/order")
         forge.release()
         assert "reply" in server.answer()
@@ -172,7 +172,7 @@ def test_why_a_metric_failed_stays_with_the_client(federation: Federation, tmp_p
         plan = experiment(clients=2, run={"metrics": ["each"]})
         with by_hand(federation, tmp_path, plan) as server:
             server.join()
-            params = {"params": dict(server.plan.net.initial)}
+            params = {"params": dict(server.setup.net.initial)}
             server.order(what="scores", message=params)
             told = server.answer()
             said = server.there.said["c00"]
@@ -208,7 +208,7 @@ def test_the_last_three_states_are_kept_and_those_that_the_server_has_given_up_a
         server.there.stop("c00")
         server.there.start("c00")
         server.join("e2")
-        server.order(what="scores", message={"params": dict(server.plan.net.initial)}, begun=begun, round=begun)
+        server.order(what="scores", message={"params": dict(server.setup.net.initial)}, begun=begun, round=begun)
         assert "score" in server.answer()
         assert sorted(int(path.stem[6:]) for path in tmp_path.glob("c00/r1/round-*")) == left
 
@@ -320,15 +320,15 @@ def other_settings(there: Clients, patch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def other_seed(there: Clients, patch: pytest.MonkeyPatch) -> dict[str, Any]:
-    return {"plan_of": lambda text, task: plan_of(text.replace("seed = 0", "seed = 1"), task)}
+    return {"setup_of": lambda text, task: setup_of(text.replace("seed = 0", "seed = 1"), task)}
 
 
 def told_otherwise(patch: pytest.MonkeyPatch, **fields: Any) -> dict[str, Any]:
     def changed(*given: Any) -> Any:
-        plan, own = agreement.plan_and_agreement(*given)
-        return plan, own.model_copy(update=fields)
+        setup, own = agreement.setup_and_agreement(*given)
+        return setup, own.model_copy(update=fields)
 
-    patch.setattr("fedkin.network.client.plan_and_agreement", changed)
+    patch.setattr("fedkin.network.client.setup_and_agreement", changed)
     return {}
 
 
@@ -344,9 +344,9 @@ def no_metric(there: Clients, patch: pytest.MonkeyPatch) -> dict[str, Any]:
     def lacking(text: str, task: Task) -> Any:
         with pytest.MonkeyPatch.context() as once:
             once.delitem(MEASURES, "balanced-accuracy")
-            return plan_of(text, task)
+            return setup_of(text, task)
 
-    return {"plan_of": lacking}
+    return {"setup_of": lacking}
 
 
 REFUSALS: list[tuple[Callable[[Clients, pytest.MonkeyPatch], dict[str, Any]], str, str]] = [

@@ -9,8 +9,8 @@ import pytest
 
 from fedkin.flow import Message
 from fedkin.graph import Plan, Spread, sign
-from fedkin.network.consent import largest_message, leaving
-from fedkin.running.networked import plan_of, settings_of
+from fedkin.network.consent import disclosure, largest_message
+from fedkin.running.networked import settings_of, setup_of
 from network.federations import NOWHERE, experiment, with_own_metric
 from support import NET_METHODS
 
@@ -20,30 +20,30 @@ CLIENT = FEDERATION["c00"]
 
 @pytest.mark.parametrize("method", sorted(NET_METHODS))
 def test_every_method_says_what_leaves_a_participant(method: str) -> None:
-    plan = plan_of(settings_of(experiment(method)), FEDERATION.task).equipped()
-    lines = leaving(plan, CLIENT)
+    setup = setup_of(settings_of(experiment(method)), FEDERATION.task).equipped()
+    lines = disclosure(setup, CLIENT)
     assert not [line for line in lines if "not declared" in line]
     assert "about this" in " ".join(lines)
 
 
 def test_no_more_is_taken_than_the_declared_form_can_have() -> None:
-    plan = plan_of(settings_of(experiment("fedavg")), FEDERATION.task).equipped()
-    size = Message(params=plan.net.initial, n=100).nbytes
-    assert size < largest_message(plan, "c00") < 2 * size + 100_000
-    open_form = plan_of(settings_of(experiment("fedproto")), FEDERATION.task).equipped()
+    setup = setup_of(settings_of(experiment("fedavg")), FEDERATION.task).equipped()
+    size = Message(params=setup.net.initial, n=100).nbytes
+    assert size < largest_message(setup, "c00") < 2 * size + 100_000
+    open_form = setup_of(settings_of(experiment("fedproto")), FEDERATION.task).equipped()
     assert largest_message(open_form, "c00") == 2**30
 
 
 @pytest.mark.parametrize("method", ["given", "kin"])
 def test_what_depends_on_the_request_may_leave(method: str) -> None:
-    plan = plan_of(settings_of(experiment(method)), FEDERATION.task).equipped()
-    (line,) = [line for line in leaving(plan, CLIENT) if line.startswith("train: ")]
+    setup = setup_of(settings_of(experiment(method)), FEDERATION.task).equipped()
+    (line,) = [line for line in disclosure(setup, CLIENT) if line.startswith("train: ")]
     assert "params (perhaps: of the net: body.1.weight [8, 64]" in line
 
 
 def test_a_signature_is_as_large_as_is_said() -> None:
-    plan = plan_of(settings_of(experiment("kin")), FEDERATION.task).equipped()
-    (line,) = [line for line in leaving(plan, CLIENT) if line.startswith("sign_moments: ")]
+    setup = setup_of(settings_of(experiment("kin")), FEDERATION.task).equipped()
+    (line,) = [line for line in disclosure(setup, CLIENT) if line.startswith("sign_moments: ")]
     assert (
         "signature (about 2,500 bytes, at most 1,048,576 bytes) or an empty message, about 2,500 bytes each time"
         in line
@@ -57,11 +57,11 @@ def test_a_signature_is_as_large_as_is_said() -> None:
 
 @pytest.mark.usefixtures("forgotten")
 def test_the_numbers_of_further_metrics_are_named_with_the_file_that_computes_them() -> None:
-    plan = plan_of(settings_of(with_own_metric()), FEDERATION.task).equipped()
-    assert leaving(plan, CLIENT)[-1] == (
+    setup = setup_of(settings_of(with_own_metric()), FEDERATION.task).equipped()
+    assert disclosure(setup, CLIENT)[-1] == (
         "metrics: a number of each over its test samples: balanced-accuracy (fedkin), wrong-share "
         f"({Path(__file__).with_name('federations.py')})"
     )
     # A peer's figures stay with the peer.
-    alone = plan_of(settings_of(with_own_metric("dfedavgm")), FEDERATION.task).equipped()
-    assert not [line for line in leaving(alone, CLIENT) if line.startswith(("metrics", "evaluation"))]
+    alone = setup_of(settings_of(with_own_metric("dfedavgm")), FEDERATION.task).equipped()
+    assert not [line for line in disclosure(alone, CLIENT) if line.startswith(("metrics", "evaluation"))]

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from certificates import Town, Wire
 from fedkin.engines import LocalEngine
 from fedkin.network.status import FILE, read_status
 from network.federations import state_in
 from network.processes import Place, ended, kill, place_for, rounds, rows, simulated
 from support import Losing, same
-from town import Town, Wire
 
 pytestmark = pytest.mark.slow
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
+from certificates import Town, Wire
 from network.federations import state_in
 from network.processes import Place, accuracy, ended, kill, place_for, rows, simulated
 from support import same
-from town import Town, Wire
 
 pytestmark = pytest.mark.slow
 

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.x509.oid import NameOID
 
+from certificates import Town, new_town
 from fedkin.errors import ConfigError
 from fedkin.network import identity as keys
 from fedkin.network.identity import (
@@ -30,7 +31,6 @@ from fedkin.network.identity import (
     sign_request,
     verify,
 )
-from town import Town, new_town
 
 NOW = datetime.datetime.now(datetime.UTC)
 

@@ -14,8 +14,8 @@ from fedkin.federation import Client, Federation
 from fedkin.network.agreement import Agreement, difference
 from fedkin.running.experiment import Experiment
 from fedkin.tasks import Task
+from image_folders import wards
 from network.federations import federated, simulated
-from sites import wards
 
 NAMES = ("north", "south")
 

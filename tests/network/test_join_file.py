@@ -11,10 +11,10 @@ import tomli_w
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from certificates import Town
 from fedkin.errors import ConfigError
 from fedkin.network.identity import certificate_pem, fingerprint
 from fedkin.network.join_file import VERSION, Join, locator, read_join, write_join
-from town import Town
 
 EXPERIMENT = 'name = "x"\n# "quotes", \\ and """\n[data]\nsource = "digits"\n'
 

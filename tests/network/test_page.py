@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import typer
 
+from certificates import free_port
 from fedkin.cli.commands import app
-from town import free_port
 
 PAGE = Path(__file__).parents[2] / "docs" / "network.md"
 

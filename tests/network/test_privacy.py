@@ -23,15 +23,15 @@ from fedkin.flow import Message
 from fedkin.graph import Plan
 from fedkin.methods.blocks.signatures import tensors
 from fedkin.network import agreement
-from fedkin.network.consent import leaving
+from fedkin.network.consent import disclosure
 from fedkin.network.peer_exchange import PeerOutbox
 from fedkin.network.registration import about_of
 from fedkin.network.status import FILE, read_status
 from fedkin.running.experiment import Experiment
-from fedkin.running.networked import plan_of, settings_of
+from fedkin.running.networked import settings_of, setup_of
 from network.federations import NOWHERE, Ending, Killed, clients, experiment, served, simulated, state_in
 from network.peers import peers
-from network.test_client import by_hand
+from network.test_client import Server, by_hand
 from support import NEEDS_ACCOUNTANT, same
 
 NOISE = {"clip": 1.0, "noise": 2.0}
@@ -158,6 +158,15 @@ def test_a_limit_without_noise_is_refused_before_anything_leaves(privacy: Privac
 # -- a client ---------------------------------------------------------------------------------------------------------
 
 
+def rejoin(server: Server, ledger: Ledger, epoch: str, lost: Path | None = None) -> None:
+    """Stop the client c00, let it lose the files in the folder `lost`, and start it with this ledger; it joins."""
+    server.there.stop("c00")
+    for path in [] if lost is None else list(lost.glob("*")):
+        path.unlink()
+    server.there.start("c00", ledger=ledger)
+    server.join(epoch)
+
+
 def test_a_server_that_goes_back_and_asks_again_gets_the_same_bytes(tmp_path: Path) -> None:
     """Another question is another release, and a lost state takes no release back."""
     federation = PLAN.federation(NOWHERE)
@@ -168,18 +177,12 @@ def test_a_server_that_goes_back_and_asks_again_gets_the_same_bytes(tmp_path: Pa
         assert about["digest"] != about_of(client, federation.task).digest  # others have samples to compare it with
         first = server.train()
         assert first["spent"]["releases"] == 1
-        server.there.stop("c00")
-        server.there.start("c00", ledger=Ledger(tmp_path / "ledger"))
-        server.join("e2")  # a server that has lost round 1
+        rejoin(server, Ledger(tmp_path / "ledger"), "e2")  # a server that has lost round 1
         again = server.train()
         assert same(first["reply"], again["reply"])
         assert again["spent"]["releases"] == 1
-        server.there.stop("c00")
-        for path in tmp_path.glob("c00/r1/*"):
-            path.unlink()
-        server.there.start("c00", ledger=Ledger(tmp_path / "ledger"))
-        server.join("e3")
-        moved = {name: tensor + 1 for name, tensor in server.plan.net.initial.items()}
+        rejoin(server, Ledger(tmp_path / "ledger"), "e3", lost=tmp_path / "c00" / "r1")
+        moved = {name: tensor + 1 for name, tensor in server.setup.net.initial.items()}
         other = server.train(message={"params": moved})
         assert other["spent"]["releases"] == 2
         assert not same(first["reply"], other["reply"])
@@ -203,18 +206,18 @@ def test_a_client_releases_nothing_beyond_its_owners_limit(tmp_path: Path) -> No
         assert same(first["reply"], server.train()["reply"])
 
 
-def leaves(plan: Experiment, ledger: Ledger) -> tuple[Setup, Client, list[str]]:
-    """The plan, the client c00, and what it is told that leaves."""
+def disclosed(plan: Experiment, ledger: Ledger) -> tuple[Setup, Client, list[str]]:
+    """The setup, the client c00, and what it is told that leaves."""
     federation = plan.federation(NOWHERE)
-    setup, _ = agreement.plan_and_agreement(settings_of(plan), federation.task, plan_of)
+    setup, _ = agreement.setup_and_agreement(settings_of(plan), federation.task, setup_of)
     assert setup is not None
     client = federation["c00"]
-    return setup, client, leaving(setup, client, page=ledger.page("", setup.privacy))
+    return setup, client, disclosure(setup, client, page=ledger.page("", setup.privacy))
 
 
 def test_what_leaves_is_told_with_what_it_costs() -> None:
     ledger = Ledger(limit=9.0)
-    _, _, lines = leaves(PLAN, ledger)
+    _, _, lines = disclosed(PLAN, ledger)
     assert "n (a whole number; as it is)" in lines[0]
     assert "; with noise)" in lines[0]
     assert lines[1] == (
@@ -228,7 +231,7 @@ def test_what_leaves_is_told_with_what_it_costs() -> None:
     assert lines[3] == "nothing more is sent above epsilon 9 (set by this participant, over all runs)"
     assert lines[-1].endswith("without noise")
     ledger.page("run1", PRIVATE).keep("1 train - 0", 1, 4, FIELDS)
-    assert f"epsilon so far: {PRIVATE.epsilon(4):.3g}, with all runs on this machine" in leaves(PLAN, ledger)[2]
+    assert f"epsilon so far: {PRIVATE.epsilon(4):.3g}, with all runs on this machine" in disclosed(PLAN, ledger)[2]
 
 
 def test_a_server_that_asks_for_more_than_was_consented_gets_no_more(tmp_path: Path) -> None:
@@ -238,7 +241,7 @@ def test_a_server_that_asks_for_more_than_was_consented_gets_no_more(tmp_path: P
         server.join()
         said = []
         for asked in range(8):
-            params = {name: tensor + asked for name, tensor in server.plan.net.initial.items()}
+            params = {name: tensor + asked for name, tensor in server.setup.net.initial.items()}
             said.append(server.train(round=1 + asked // 4, last=asked // 4, message={"params": params}))
         assert ["reply" in each for each in said] == [True] * 3 + [False] * 5
         assert said[-1]["spent"]["releases"] == 3
@@ -323,17 +326,13 @@ def test_the_same_request_gets_the_same_model_at_no_cost_and_another_one_new_dra
         server.join()
         first = server.train()
         assert first["spent"]["trained"]["fits"] == 1
-        for path in tmp_path.glob("c00/r1/*"):
-            path.unlink()
-        server.there.stop("c00")
-        server.there.start("c00", ledger=Ledger(tmp_path / "ledger"))
-        server.join("e2")
+        rejoin(server, Ledger(tmp_path / "ledger"), "e2", lost=tmp_path / "c00" / "r1")
         again = server.train()
         assert same(first["reply"], again["reply"])
         assert again["spent"] == first["spent"]
         # Parameters that differ by a constant would be learned with equal noise, which a server could subtract.
         for shift, fits in ((1.0, 2), (2.0, 3)):
-            moved = {name: tensor + shift for name, tensor in server.plan.net.initial.items()}
+            moved = {name: tensor + shift for name, tensor in server.setup.net.initial.items()}
             other = server.train(message={"params": moved})
             assert other["spent"]["trained"]["fits"] == fits
         last = server.train(round=2, last=1)
@@ -357,7 +356,7 @@ def test_draws_depend_on_the_participants_secret_and_on_its_samples(tmp_path: Pa
             server.join()
             replies.append(server.train()["reply"]["params"])
     one, other, replaced = (torch.cat([tensor.flatten() for tensor in each.values()]) for each in replies)
-    start = torch.cat([tensor.flatten() for tensor in server.plan.net.initial.values()])
+    start = torch.cat([tensor.flatten() for tensor in server.setup.net.initial.values()])
     for unlike in (other, replaced):  # with equal noise, one sample would move it by 3 x .1 x 2 / 16 at most
         assert float((one - unlike).norm()) > max(0.1, float((one - start).norm()))
 
@@ -377,8 +376,8 @@ def test_the_owners_limit_holds_for_training(tmp_path: Path) -> None:
 
 @NEEDS_ACCOUNTANT
 def test_what_training_costs_is_told_before_anything_leaves() -> None:
-    plan, client, lines = leaves(TRAINED, Ledger(limit=9.0))
-    how = plan.privacy.training(client.size, plan.training, 1)
+    setup, client, lines = disclosed(TRAINED, Ledger(limit=9.0))
+    how = setup.privacy.training(client.size, setup.training, 1)
     assert "; from private training), n (a whole number; as it is)" in lines[0]
     assert lines[1] == (
         f"training: a step draws each sample with the probability {16 / client.size:.3g}, clips its gradient to the "
@@ -389,10 +388,10 @@ def test_what_training_costs_is_told_before_anything_leaves() -> None:
 
 
 def test_without_the_accountant_a_participant_cannot_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The plan is agreed upon before the owner is asked to consent to it."""
+    """The setup is agreed upon before the owner is asked to consent to it."""
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
-    plan, here = agreement.plan_and_agreement(settings_of(TRAINED), TRAINED.federation(NOWHERE).task, plan_of)
-    assert plan is None
+    setup, here = agreement.setup_and_agreement(settings_of(TRAINED), TRAINED.federation(NOWHERE).task, setup_of)
+    assert setup is None
     assert "privacy.sample_epsilon" in here.cannot
     assert "pip install 'fedkin[privacy]'" in here.cannot
 
@@ -420,9 +419,7 @@ def test_a_signature_leaves_once_and_then_as_it_was(tmp_path: Path) -> None:
         assert first["spent"]["signed"] == pytest.approx(1)
         for round in range(2, 6):  # numbers of other rounds would be forgotten by now
             assert same(first["reply"], asked_for_signature(server, round)["reply"])
-        server.there.stop("c00")
-        server.there.start("c00", ledger=Ledger(tmp_path / "ledger"))
-        server.join("e2")
+        rejoin(server, Ledger(tmp_path / "ledger"), "e2")
         assert same(first["reply"], asked_for_signature(server)["reply"])
         other = asked_for_signature(server, moved=1)
         assert "reply" not in other
@@ -446,7 +443,7 @@ def test_noise_is_the_clients_own(tmp_path: Path) -> None:
 
 
 def test_what_a_signature_costs_is_told_before_it_leaves() -> None:
-    _, _, lines = leaves(SIGNED, Ledger())
+    _, _, lines = disclosed(SIGNED, Ledger())
     (spread,) = [line for line in lines if line.startswith("spread: ")]
     (moments,) = [line for line in lines if line.startswith("sign_moments: ")]
     assert spread.startswith("spread: votes (numbers [32]; with noise, once), n (a whole number; as it is) or an empty")

@@ -11,6 +11,7 @@ import networkx
 import numpy as np
 import pytest
 
+from certificates import Town, new_town
 from fedkin.network.identity import certificate_pem, write_private
 from fedkin.network.join_file import read_join, write_join
 from fedkin.network.status import FILE, read_status
@@ -18,7 +19,6 @@ from fedkin.records.run import Result
 from network.federations import state_in
 from network.processes import Place, ended, place_for, rounds, rows, simulated
 from support import same
-from town import Town, new_town
 
 pytestmark = pytest.mark.slow
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import zenoh
 
+from certificates import Net, Town, new_town
 from fedkin.network.identity import Identity, Revocations, certificate_pem, fingerprint
 from fedkin.network.join_file import Member
 from fedkin.network.link import Missed, Refused
@@ -20,7 +21,6 @@ from fedkin.network.offers import CHANGED, HEAD, Offer
 from fedkin.network.signing import DIGEST, Signer
 from fedkin.network.zenoh_config import participant_config, router_config
 from fedkin.network.zenoh_link import ZenohLink
-from town import Net, Town, new_town
 
 QUESTION = bytes(4 + DIGEST) + b"r"  # for the first part of what is offered as r
 

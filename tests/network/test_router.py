@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import zenoh
 
+from certificates import Town, institution, kept_port
 from fedkin.errors import ConfigError
 from fedkin.network.identity import certificate_pem
 from fedkin.network.join_file import Member
@@ -20,7 +21,6 @@ from fedkin.network.offers import FIRST, HEAD
 from fedkin.network.signing import DIGEST, Sealer, Signer
 from fedkin.network.zenoh_config import KEY
 from fedkin.network.zenoh_link import ZenohLink, run_router
-from town import Town, institution, kept_port
 
 NAMES = ("ann", "bob", "eve")
 SECRET = b"weights that nobody else may read " * 40

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 import torch
 
-from fedkin.network.consent import leaving
+from certificates import new_town
+from fedkin.network.consent import disclosure
 from fedkin.network.join_file import Member
 from fedkin.network.signing import Signer
-from fedkin.running.networked import plan_of, settings_of
+from fedkin.running.networked import settings_of, setup_of
 from network.called import CalledNetwork
 from network.federations import Ending, clients, experiment, federated, served, simulated, state_in
 from network.memory import MemoryNetwork
 from network.processes import ended, made, rows
 from support import same
-from town import new_town
 
 SECURE = {"secure_sums": True}
 
@@ -69,8 +69,8 @@ def test_a_client_that_leaves_is_missing_in_the_sums_of_the_others(tmp_path: Pat
 def test_consent_says_that_parameters_leave_masked(tmp_path: Path) -> None:
     plan = experiment(clients=5, privacy=SECURE)
     federation = plan.federation(tmp_path)
-    setup = plan_of(settings_of(plan), federation.task)
-    lines = leaving(setup, federation[sorted(federation)[0]])
+    setup = setup_of(settings_of(plan), federation.task)
+    lines = disclosure(setup, federation[sorted(federation)[0]])
     assert any(line.startswith("train: params") and "masked, for a sum over a group" in line for line in lines)
     assert any("the sum over a group of at least 3 members" in line for line in lines)
 

@@ -14,10 +14,10 @@ from time import monotonic
 
 import pytest
 
+from certificates import SHAPED, Line, Net, SlowWire, Town
 from fedkin.network.link import Missed
 from fedkin.network.status import FILE, read_status
 from network.processes import ended, place_for, rounds, rows, simulated
-from town import SHAPED, Line, Net, SlowWire, Town
 
 pytestmark = pytest.mark.slow
 

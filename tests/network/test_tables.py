@@ -21,7 +21,7 @@ from fedkin.network.agreement import Agreement, difference
 from fedkin.network.registration import Registration, Shared
 from fedkin.running.experiment import Experiment
 from fedkin.running.model_loader import load
-from fedkin.running.networked import exchange, plan_of, read_shared, settings_of
+from fedkin.running.networked import exchange, read_shared, settings_of, setup_of
 from network.federations import NOWHERE, Clients, Ending, simulated, state_in
 from network.memory import MemoryLink, MemoryNetwork
 from stays import HOSPITALS, table, written
@@ -124,7 +124,7 @@ def test_a_run_over_tables_is_that_of_a_simulation(
     kept = json.loads((tmp_path / "there" / "federation.json").read_text())
     assert isinstance(there.plan.data, TableSource)
     with there.network.link("server") as link, pytest.raises(RunError, match="put the file back"):
-        Registration(link, "", plan_of, there.plan.network, reading=there.plan.data.reading(""), kept=kept)
+        Registration(link, "", setup_of, there.plan.network, reading=there.plan.data.reading(""), kept=kept)
 
 
 class Wards(Hospitals):
@@ -190,7 +190,7 @@ def test_other_settings_of_the_table_are_refused(there: Hospitals) -> None:
 def test_whoever_comes_after_all_are_there_is_refused(there: Hospitals) -> None:
     columns = ColumnTypes({"age": "number"}, "text")
     with there.network.link("server") as link, there.network.link("eve") as eve:
-        registration = Registration(link, "", plan_of, there.plan.network, reading=None)
+        registration = Registration(link, "", setup_of, there.plan.network, reading=None)
         registration.shared = Shared(None, columns, ("ann", "bob"))  # type: ignore[arg-type]
         hello = {"nonce": "0" * 8, "life": "a", "agreement": {"settings": ""}, "columns": columns.to_json()}
         eve.offer("server", "hello", codec.encode(hello))
@@ -202,7 +202,7 @@ def test_whoever_comes_after_all_are_there_is_refused(there: Hospitals) -> None:
 @pytest.mark.parametrize("fields", [{"columns": "garbage"}, {"profile": '{"types": {}}'}, {"columns": '{"types": 3}'}])
 def test_garbage_in_place_of_a_table_is_refused(fields: dict[str, str], there: Hospitals) -> None:
     with there.network.link("server") as link, there.network.link(NORTH) as north:
-        registration = Registration(link, "", plan_of, there.plan.network)
+        registration = Registration(link, "", setup_of, there.plan.network)
         hello = {"nonce": "0" * 8, "life": "a", "agreement": {"settings": ""}, **fields}
         north.offer("server", "hello", codec.encode(hello))
         welcome = codec.decode(north.pull("server", f"welcome/{'0' * 8}", 30))

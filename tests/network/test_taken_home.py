@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from certificates import Town
 from cli.invoked import refused, said
 from fedkin.errors import RunError
-from fedkin.network.agreement import plan_and_agreement
+from fedkin.network.agreement import setup_and_agreement
 from fedkin.network.status import FILE, read_status
 from fedkin.records.models import digest_of
 from fedkin.running.model_loader import load
-from fedkin.running.networked import plan_of, settings_of, take_home
+from fedkin.running.networked import settings_of, setup_of, take_home
 from network.federations import NOWHERE, Ending, clients, experiment, served, simulated
 from network.processes import ended, place_for
 from support import same
-from town import Town
 
 NAMES = ["c00", "c01", "c02", "c03"]
 
@@ -67,7 +67,7 @@ def test_a_model_counts_when_it_is_whole(tmp_path: Path, monkeypatch: pytest.Mon
         there.join()
     params = load(home).stored["c00"]
     settings = settings_of(plan)
-    setup, _ = plan_and_agreement(settings, federation.task, plan_of)
+    setup, _ = setup_and_agreement(settings, federation.task, setup_of)
     assert setup is not None
     given = (home, settings, setup, federation["c00"], None, {name: -tensor for name, tensor in params.items()}, 2)
     with monkeypatch.context() as patch:

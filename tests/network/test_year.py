@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from certificates import Town
 from fedkin.data.own import own_client
 from fedkin.federation import Change, Client, Federation, Samples
 from fedkin.records.events import replayed
@@ -20,7 +21,6 @@ from fedkin.records.run import read_run
 from fedkin.running.loop import execute
 from network.federations import experiment, write_samples
 from network.processes import Place, ended, kill, made
-from town import Town
 
 ROUNDS = 200
 

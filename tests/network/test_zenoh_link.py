@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from certificates import Net, Town, institution, kept_port
 from fedkin import codec
 from fedkin.errors import ConfigError
 from fedkin.network.identity import certificate_pem, write_private
@@ -24,8 +25,7 @@ from fedkin.network.registration import Registration
 from fedkin.network.settings import NetworkSettings
 from fedkin.network.zenoh_config import PART
 from fedkin.network.zenoh_link import ZenohLink
-from fedkin.running.networked import plan_of
-from town import Net, Town, institution, kept_port
+from fedkin.running.networked import setup_of
 
 
 def held(link: ZenohLink) -> bool:
@@ -329,7 +329,7 @@ def test_a_question_reaches_a_process_of_the_same_name_that_comes_later(net: Net
 
 def test_a_second_process_with_one_key_is_told_soon(net: Net) -> None:
     hello = {"nonce": "0" * 8, "agreement": {"settings": ""}, "about": {"n_train": 1, "n_test": 1, "digest": "0" * 32}}
-    registration = Registration(net.server(), "", plan_of, NetworkSettings(clients=2))
+    registration = Registration(net.server(), "", setup_of, NetworkSettings(clients=2))
     for life, refused in (("a", False), ("b", True), ("a", False)):
         ann, nonce = net.member("ann"), os.urandom(4).hex()
         ann.offer("server", f"life/{life}", b"")

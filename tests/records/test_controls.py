@@ -13,7 +13,7 @@ from fedkin.analysis.intervals import added
 from fedkin.errors import ConfigError
 from fedkin.flow import PeerMethod
 from fedkin.methods import METHODS
-from fedkin.records.comparison import table
+from fedkin.records.comparison import comparison_rows
 from fedkin.records.controls import controls_of, with_controls
 from fedkin.report import write_report
 from fedkin.report.collect import collect
@@ -66,7 +66,7 @@ def test_controls_stand_behind_their_method() -> None:
 def test_what_communication_adds_by_hand(tmp_path: Path) -> None:
     names = ["local", "fedavg", "fedavg@self", "sfmtl-graph", "sfmtl-graph@self", "tfl"]
     results = compare(Runs(Experiment.of(SMALL)), names, [0, 1, 2], tmp_path / "c")
-    rows = {row["method"]: row for row in table(results)}
+    rows = {row["method"]: row for row in comparison_rows(results)}
     # FedAvg without exchange is local training, bit for bit, as both have one rate here.
     for seed in (0, 1, 2):
         one, other = results["fedavg@self"][seed].scores, results["local"][seed].scores
@@ -82,7 +82,7 @@ def test_what_communication_adds_by_hand(tmp_path: Path) -> None:
     assert float(line["adds.mean"]) == rows["fedavg"]["adds"]["mean"]
     console = Console(width=80)
     with console.capture() as printed:
-        console.print(comparison(table(results)))
+        console.print(comparison(comparison_rows(results)))
     assert " adds " in printed.get()
     folders = [r.folder for by_seed in results.values() for r in by_seed.values() if r.folder is not None]
     page = collect(folders)
@@ -92,7 +92,9 @@ def test_what_communication_adds_by_hand(tmp_path: Path) -> None:
     assert "@" not in page["sentence"]
     assert "exchange adds" in write_report(folders, tmp_path / "report.html").read_text(encoding="utf-8")
     # The same folder is resumed: nothing runs again.
-    assert table(compare(Runs(Experiment.of(SMALL)), names, [0, 1, 2], tmp_path / "c")) == table(results)
+    assert comparison_rows(compare(Runs(Experiment.of(SMALL)), names, [0, 1, 2], tmp_path / "c")) == comparison_rows(
+        results
+    )
 
 
 def test_names_of_clients_do_not_matter() -> None:

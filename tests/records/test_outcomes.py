@@ -18,8 +18,8 @@ from fedkin.records.metrics import value_of
 from fedkin.records.outcomes import FILE, calibration_of, outcomes_of, read_outcomes, write_outcomes
 from fedkin.records.run import read_run
 from fedkin.tasks import METRICS
-from kinds import TASKS, federation_of, model_of
 from support import present, small_federation
+from task_kinds import TASKS, federation_of, model_of
 
 PLAN = {"local_steps": 3, "batch_size": 8, "lr": 0.05}
 

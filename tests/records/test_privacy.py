@@ -13,7 +13,7 @@ from rich.console import Console
 from fedkin.engines import Privacy
 from fedkin.errors import RunError
 from fedkin.records import reading
-from fedkin.records.comparison import table
+from fedkin.records.comparison import comparison_rows
 from fedkin.records.metrics import privacy_sentence, privacy_spent
 from fedkin.report.collect import collect
 from fedkin.report.page import page
@@ -75,7 +75,7 @@ def test_epsilon_is_in_summary_terminal_comparison_and_report(tmp_path: Path) ->
     assert entry["open"] == {"train": ["classes", "n"]}
     assert f"epsilon {most:.2f}" in text_of(one_run(result))
     assert "sent as they are: classes, n (train)" in text_of(one_run(result))
-    shown = text_of(comparison(table(results)))
+    shown = text_of(comparison(comparison_rows(results)))
     assert "epsilon" in shown
     assert f"{most:.2f}" in shown
     assert "epsilon" in (tmp_path / "both" / "compare.csv").read_text().splitlines()[0]
@@ -90,7 +90,7 @@ def test_without_it_nothing_is_written(tmp_path: Path) -> None:
     assert "privacy" not in result.summary
     assert "privacy" not in (tmp_path / "run" / "experiment.toml").read_text()
     assert "privacy" not in text_of(one_run(result))
-    assert "epsilon" not in table({"sfmtl-graph": {0: result}})[0]
+    assert "epsilon" not in comparison_rows({"sfmtl-graph": {0: result}})[0]
     html = page(collect([tmp_path / "run"]))
     assert "Privacy of uploads" not in html
 

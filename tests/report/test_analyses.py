@@ -21,11 +21,11 @@ from fedkin.report.features import FeatureBudget, features_of
 from fedkin.report.graphs import learned_weights
 from fedkin.report.page import page
 from fedkin.report.sections import phases_in
-from report.made import make_comparison, make_run
+from report.fake_runs import make_comparison, make_run
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def comparison_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("analyses") / "made"
     return make_comparison(
         folder, (0, 1), clients=12, rounds=6, groups=3, clients_per_round=8, features=(3, 6), owned=3
@@ -33,23 +33,23 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def data(place: Path) -> Any:
-    return collect([place])
+def data(comparison_folder: Path) -> Any:
+    return collect([comparison_folder])
 
 
 def run_of(data: Any, label: str, seed: int = 0) -> Any:
     return next(run for run in data["runs"] if run["label"] == label and run["seed"] == seed)
 
 
-def graph(place: Path, round: int) -> Graph:
-    return load_graph(place / f"sfmtl-graph-seed0/graphs/round-{round:06d}.npz")
+def graph(comparison_folder: Path, round: int) -> Graph:
+    return load_graph(comparison_folder / f"sfmtl-graph-seed0/graphs/round-{round:06d}.npz")
 
 
 # -- traffic ------------------------------------------------------------------------------------------------------
 
 
-def test_phases_count_floats_and_bytes_of_every_message(place: Path, data: Any) -> None:
-    messages = pq.read_table(place / "fedavg-seed0/messages.parquet").to_pylist()
+def test_phases_count_floats_and_bytes_of_every_message(comparison_folder: Path, data: Any) -> None:
+    messages = pq.read_table(comparison_folder / "fedavg-seed0/messages.parquet").to_pylist()
     for phase in (phase for phase in data["phases"] if phase["label"] == "fedavg"):
         mine = [
             m for m in messages
@@ -88,13 +88,13 @@ def test_once_is_once_a_client_and_in_few_rounds(tmp_path: Path, rows: list[tupl
 # -- weights and what is shared -------------------------------------------------------------------------------------
 
 
-def test_weights_are_compared_with_the_classes_in_common(place: Path, data: Any) -> None:
+def test_weights_are_compared_with_the_classes_in_common(comparison_folder: Path, data: Any) -> None:
     run = run_of(data, "sfmtl-graph")
     sharing, facts = run["sharing"], data["federations"][run["federation"]]
     assert sharing["by"] == "classes"
     labels = dict(zip(facts["ids"], map(set, facts["labels"]), strict=True))
     for k, round in enumerate(sharing["figures"]["round"]):
-        found = graph(place, round)
+        found = graph(comparison_folder, round)
         pairs = [(i, j) for i in range(8) for j in range(8) if i != j]
         shares = [
             len(labels[found.ids[i]] & labels[found.ids[j]]) / len(labels[found.ids[i]] | labels[found.ids[j]])
@@ -122,11 +122,11 @@ def test_learned_rows_are_told_from_a_mixing_step() -> None:
 # -- influence --------------------------------------------------------------------------------------------------------
 
 
-def test_centrality_follows_the_frames_clients(place: Path, data: Any) -> None:
+def test_centrality_follows_the_frames_clients(comparison_folder: Path, data: Any) -> None:
     run = run_of(data, "sfmtl-graph")
     ids = data["federations"][run["federation"]]["ids"]
     for frame in run["graph"]["frames"]:
-        found = graph(place, frame["round"])
+        found = graph(comparison_folder, frame["round"])
         expected = dict(zip(found.ids, found.values["centrality"].tolist(), strict=True))
         for client, value in zip(frame["clients"], frame["values"]["centrality"], strict=True):
             assert value == pytest.approx(expected[ids[client]], rel=0.01)
@@ -147,17 +147,17 @@ def test_features_of_the_lowest_seed_are_drawn(data: Any) -> None:
     assert first["rounds"][0]["heads"] is None
 
 
-def test_silhouettes_are_scikit_learns(place: Path, data: Any) -> None:
+def test_silhouettes_are_scikit_learns(comparison_folder: Path, data: Any) -> None:
     run = run_of(data, "sfmtl-graph")
     facts = data["federations"][run["federation"]]
     planted = dict(zip(facts["ids"], facts["planted"], strict=True))
     for entry in run["features"]["rounds"]:
-        found = read_features(place / f"sfmtl-graph-seed0/features/round-{entry['round']:06d}.safetensors")
+        found = read_features(comparison_folder / f"sfmtl-graph-seed0/features/round-{entry['round']:06d}.safetensors")
         points, owner = found.features.points, [found.ids[i] for i in found.features.client]
         told = entry["clouds"]["features"]["separation"]
         assert told["class"] == pytest.approx(silhouette_score(points, found.features.label), abs=1e-3)
         assert told["planted"] == pytest.approx(silhouette_score(points, [planted[id] for id in owner]), abs=1e-3)
-        groups = graph(place, entry["round"]).groups
+        groups = graph(comparison_folder, entry["round"]).groups
         assert groups is not None
         known = [i for i, id in enumerate(owner) if id in groups]
         expected = silhouette_score(points[known], [groups[owner[i]] for i in known])
@@ -176,8 +176,8 @@ def test_heads_are_ordered_by_planted_group(data: Any) -> None:
     assert cells[~same].max() == 0
 
 
-def test_a_small_budget_leaves_whole_clients(place: Path) -> None:
-    run = read_run(place / "sfmtl-graph-seed0")
+def test_a_small_budget_leaves_whole_clients(comparison_folder: Path) -> None:
+    run = read_run(comparison_folder / "sfmtl-graph-seed0")
     found = features_of(run, sorted(run.client_facts), FeatureBudget(points=10, seed=0))
     assert found is not None
     clients = found["rounds"][0]["clouds"]["features"]["client"]
@@ -185,8 +185,8 @@ def test_a_small_budget_leaves_whole_clients(place: Path) -> None:
     assert len(set(clients)) == 3
 
 
-def test_sections_stand_only_where_there_are_records(place: Path, tmp_path: Path) -> None:
-    every = page(collect([place]))
+def test_sections_stand_only_where_there_are_records(comparison_folder: Path, tmp_path: Path) -> None:
+    every = page(collect([comparison_folder]))
     for id in ("sharing", "influence", "features", "matrix", "traffic"):
         assert f'<section id="{id}"' in every
     alone = page(collect([make_run(tmp_path / "run", "local")]))

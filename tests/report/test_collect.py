@@ -14,11 +14,11 @@ import pytest
 from fedkin.graph import load_graph
 from fedkin.report.collect import collect
 from fedkin.report.graphs import NOTHING, Follower
-from report.made import make_comparison, make_run
+from report.fake_runs import make_comparison, make_run
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def comparison_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three methods and two seeds; half of the clients in a round."""
     folder = tmp_path_factory.mktemp("report") / "made"
     return make_comparison(folder, (0, 1), clients=12, rounds=6, groups=3, clients_per_round=8)
@@ -28,17 +28,21 @@ def words(packed: str) -> np.ndarray:
     return np.frombuffer(base64.b64decode(packed), "<u2")
 
 
-def test_methods_seeds_and_order(place: Path) -> None:
-    data = collect([place])
+def test_methods_seeds_and_order(comparison_folder: Path) -> None:
+    data = collect([comparison_folder])
     assert [method["label"] for method in data["methods"]] == ["local", "fedavg", "sfmtl-graph"]
     assert data["seeds"] == [0, 1]
     assert data["runs"][data["shown"]]["method"] == "sfmtl-graph"
     assert json.loads(json.dumps(data, allow_nan=False)) == data
 
 
-def test_curves_are_the_rounds_lines(place: Path) -> None:
-    run = next(run for run in collect([place])["runs"] if run["label"] == "sfmtl-graph" and run["seed"] == 1)
-    lines = [json.loads(line) for line in (place / "sfmtl-graph-seed1/rounds.jsonl").read_text().splitlines()]
+def test_curves_are_the_rounds_lines(comparison_folder: Path) -> None:
+    run = next(
+        run for run in collect([comparison_folder])["runs"] if run["label"] == "sfmtl-graph" and run["seed"] == 1
+    )
+    lines = [
+        json.loads(line) for line in (comparison_folder / "sfmtl-graph-seed1/rounds.jsonl").read_text().splitlines()
+    ]
     sent = np.cumsum([line["bytes"]["up"] + line["bytes"]["down"] for line in lines])
     assert run["curve"]["round"] == [line["round"] for line in lines]
     assert run["curve"]["mean"] == pytest.approx([line["accuracy"]["mean"] for line in lines], abs=1e-6)
@@ -47,10 +51,13 @@ def test_curves_are_the_rounds_lines(place: Path) -> None:
     assert run["curve"]["seconds"] == [0.5 * line["round"] for line in lines]
 
 
-def test_gain_is_against_local_of_the_same_seed(place: Path) -> None:
-    data = collect([place])
+def test_gain_is_against_local_of_the_same_seed(comparison_folder: Path) -> None:
+    data = collect([comparison_folder])
     run = next(run for run in data["runs"] if run["label"] == "fedavg" and run["seed"] == 1)
-    tables = {name: pq.read_table(place / f"{name}-seed1/clients.parquet").to_pylist() for name in ("fedavg", "local")}
+    tables = {
+        name: pq.read_table(comparison_folder / f"{name}-seed1/clients.parquet").to_pylist()
+        for name in ("fedavg", "local")
+    }
     last = {
         name: {row["client"]: row["accuracy"] for row in rows if row["round"] == 6} for name, rows in tables.items()
     }
@@ -63,12 +70,12 @@ def test_gain_is_against_local_of_the_same_seed(place: Path) -> None:
     )
 
 
-def test_fairness_of_the_last_round(place: Path) -> None:
-    row = next(row for row in collect([place])["table"] if row["label"] == "local")
+def test_fairness_of_the_last_round(comparison_folder: Path) -> None:
+    row = next(row for row in collect([comparison_folder])["table"] if row["label"] == "local")
     last = [
         [
             r["accuracy"]
-            for r in pq.read_table(place / f"local-seed{seed}/clients.parquet").to_pylist()
+            for r in pq.read_table(comparison_folder / f"local-seed{seed}/clients.parquet").to_pylist()
             if r["round"] == 6
         ]
         for seed in (0, 1)
@@ -82,14 +89,14 @@ def test_fairness_of_the_last_round(place: Path) -> None:
     assert row["gain"] is None
 
 
-def test_frames_hold_the_graphs(place: Path) -> None:
-    data = collect([place])
+def test_frames_hold_the_graphs(comparison_folder: Path) -> None:
+    data = collect([comparison_folder])
     run = data["runs"][data["shown"]]
     ids = data["federations"][run["federation"]]["ids"]
     frames = run["graph"]["frames"]
     assert [frame["round"] for frame in frames] == [1, 2, 3, 4, 5, 6]
     for frame in frames:
-        graph = load_graph(place / f"sfmtl-graph-seed0/graphs/round-{frame['round']:06d}.npz")
+        graph = load_graph(comparison_folder / f"sfmtl-graph-seed0/graphs/round-{frame['round']:06d}.npz")
         clients = [ids[i] for i in frame["clients"]]
         assert sorted(clients) == sorted(graph.ids)
         assert frame["groups"] == sorted(frame["groups"])
@@ -107,8 +114,8 @@ def test_frames_hold_the_graphs(place: Path) -> None:
         assert np.abs(scaled - graph.weights[np.ix_(order, order)])[apart].max() < 0.003
 
 
-def test_history_marks_who_was_not_there(place: Path) -> None:
-    data = collect([place])
+def test_history_marks_who_was_not_there(comparison_folder: Path) -> None:
+    data = collect([comparison_folder])
     run = data["runs"][data["shown"]]
     history = words(run["graph"]["history"]["group"]).reshape(12, 6)
     assert ((history != NOTHING).sum(0) == 8).all()
@@ -130,17 +137,17 @@ def test_no_test_data(tmp_path: Path) -> None:
     assert data["table"][0]["mean"] is None
 
 
-def test_unfinished_runs_are_named(place: Path, tmp_path: Path) -> None:
+def test_unfinished_runs_are_named(comparison_folder: Path, tmp_path: Path) -> None:
     copy = tmp_path / "made"
-    shutil.copytree(place, copy)
+    shutil.copytree(comparison_folder, copy)
     (copy / "fedavg-seed1" / "summary.json").unlink()
     assert collect([copy])["unfinished"] == ["fedavg-seed1"]
 
 
-def test_rerun_names_the_command(place: Path) -> None:
-    again = collect([place])["rerun"]
+def test_rerun_names_the_command(comparison_folder: Path) -> None:
+    again = collect([comparison_folder])["rerun"]
     assert again["command"] == "fedkin compare experiment.toml --methods local,fedavg,sfmtl-graph --seeds 0,1"
-    assert collect([place / "local-seed0"])["rerun"]["command"] == "fedkin run experiment.toml"
+    assert collect([comparison_folder / "local-seed0"])["rerun"]["command"] == "fedkin run experiment.toml"
 
 
 def test_groups_keep_their_numbers() -> None:

@@ -26,21 +26,21 @@ from fedkin.graph import load_graph
 from fedkin.records.run import read_listed
 from fedkin.report.collect import collect
 from fedkin.report.page import page
-from report.made import data_in, make_run
+from report.fake_runs import data_in, make_run
 from tiny import TABLE
 
 MISSING = object()
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def undamaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_run(tmp_path_factory.mktemp("damaged") / "run", clients=3, rounds=2)
 
 
 @pytest.fixture
-def run(made: Path, tmp_path: Path) -> Path:
+def run(undamaged: Path, tmp_path: Path) -> Path:
     """A run that a test may damage."""
-    shutil.copytree(made, tmp_path / "run")
+    shutil.copytree(undamaged, tmp_path / "run")
     return tmp_path / "run"
 
 
@@ -94,7 +94,7 @@ def one_line(error: BaseException | None, path: Path) -> str:
         ("summary.json", ("bytes", "up"), -3, "bytes.up: input should be greater than or equal to 0, got -3"),
         ("federation.json", (), [], "input should be a valid dictionary or instance of Facts, got []"),
         ("federation.json", ("clients", "site-001", "group"), [1], "group: input should be a valid string, got [1]"),
-        ("rounds.jsonl", (), 3, "line 2: input should be a valid dictionary or instance of Line, got 3"),
+        ("rounds.jsonl", (), 3, "line 2: input should be a valid dictionary or instance of RoundLine, got 3"),
         ("rounds.jsonl", ("bytes",), MISSING, "line 2: bytes: field required"),
         ("rounds.jsonl", ("accuracy",), MISSING, "line 2: no accuracy in it"),
         ("rounds.jsonl", ("sampled",), ["a", 3], "line 2: sampled.1: input should be a valid string, got 3"),
@@ -126,16 +126,19 @@ def places(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
 @pytest.mark.slow
 @settings(max_examples=60)
 @given(st.data())
-def test_any_value_anywhere_is_reported_or_refused(made: Path, data: st.DataObject) -> None:
+def test_any_value_anywhere_is_reported_or_refused(undamaged: Path, data: st.DataObject) -> None:
     file = data.draw(st.sampled_from(["summary.json", "federation.json", "rounds.jsonl", "timing.jsonl"]))
-    path = made / file
+    path = undamaged / file
     before = path.read_text()
     value = json.loads(before.splitlines()[-1] if path.suffix == ".jsonl" else before)
     place = data.draw(st.sampled_from(list(places(value))))
     edit(path, place, data.draw(_JSON | st.just(MISSING) if place else _JSON))
     refusals: list[RunError] = []
     try:
-        for act in (lambda: json.dumps(collect([made]), allow_nan=False), lambda: read_listed(made).figures()):
+        for act in (
+            lambda: json.dumps(collect([undamaged]), allow_nan=False),
+            lambda: read_listed(undamaged).figures(),
+        ):
             try:
                 act()
             except RunError as error:
@@ -228,7 +231,7 @@ def comparison(tmp_path: Path) -> Path:
     ("command", "plan", "said"),
     [
         ("compare", "{}", "methods: field required"),
-        ("compare", "[]", "input should be a valid dictionary or instance of Plan, got []"),
+        ("compare", "[]", "input should be a valid dictionary or instance of PlanFile, got []"),
         ("compare", "{", "not readable as JSON"),
         ("compare", '{"methods": "local", "seeds": [0]}', "methods: input should be a valid list, got 'local'"),
         ("compare", '{"methods": ["local"], "seeds": ["0"]}', "seeds.0: input should be a valid integer, got '0'"),

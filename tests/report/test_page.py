@@ -14,7 +14,7 @@ from fedkin.graph.picture import embedded
 from fedkin.report import write_report
 from fedkin.running.experiment import load
 from fedkin.running.grid import Runs, compare
-from report.made import data_in, make_comparison, make_run
+from report.fake_runs import data_in, make_comparison, make_run
 
 EVIL = '<script>alert("x")</script>&\u2028'
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fedkin.report.collect import collect
 from fedkin.report.runs import labels_of
-from report.made import make_run
+from report.fake_runs import make_run
 
 _PATHS = st.lists(st.sampled_from(["a", "b", "main"]), min_size=2, max_size=4).map(lambda parts: Path("/", *parts))
 

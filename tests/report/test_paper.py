@@ -13,28 +13,31 @@ import pytest
 from fedkin.errors import ConfigError
 from fedkin.report.collect import collect
 from fedkin.report.paper import method_table, write_paper
-from report.made import make_comparison
+from report.fake_runs import make_comparison
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def comparison_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("paper")
     return make_comparison(home / "made", seeds=tuple(range(6)), clients=6, rounds=3, names={0: "a_b & 50 %"})
 
 
 def test_without_matplotlib_one_line_says_what_to_install(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    comparison_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ConfigError, match=r"pip install 'fedkin\[paper\]'"):
-        write_paper([place / "nothing"], tmp_path / "out")
-    assert [path.name for path in write_paper([place], tmp_path / "out", "table")] == ["table.tex", "all.tex"]
+        write_paper([comparison_folder / "nothing"], tmp_path / "out")
+    assert [path.name for path in write_paper([comparison_folder], tmp_path / "out", "table")] == [
+        "table.tex",
+        "all.tex",
+    ]
     with pytest.raises(ConfigError, match="did you mean 'table'"):
-        write_paper([place], tmp_path / "out", "tabel")
+        write_paper([comparison_folder], tmp_path / "out", "tabel")
 
 
-def test_a_table_of_methods_has_the_figures_of_the_page(place: Path) -> None:
-    data = collect([place])
+def test_a_table_of_methods_has_the_figures_of_the_page(comparison_folder: Path) -> None:
+    data = collect([comparison_folder])
     lines = method_table(data).splitlines()
     first = lines.index(r"\toprule")
     assert lines[first - 1] == rf"\begin{{tabular}}{{l{'r' * lines[first + 1].count('&')}}}"
@@ -47,13 +50,13 @@ def test_a_table_of_methods_has_the_figures_of_the_page(place: Path) -> None:
     assert len({line.count("&") for line in body}) == 1
 
 
-def test_figures_are_vectors_and_all_of_it_compiles(place: Path, tmp_path: Path) -> None:
+def test_figures_are_vectors_and_all_of_it_compiles(comparison_folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="needs matplotlib: pip install -e .[paper]")
-    assert {path.name for path in write_paper([place], tmp_path / "two")} == {
+    assert {path.name for path in write_paper([comparison_folder], tmp_path / "two")} == {
         "table.tex", "curves.svg", "curves.pdf", "curves.tex", "all.tex",
     }  # fmt: skip
     parts = "table,curves,gains,graph"
-    written = write_paper([place], tmp_path / "out", parts)
+    written = write_paper([comparison_folder], tmp_path / "out", parts)
     names = {path.name for path in written}
     for figure in ("curves", "gains-fedavg", "gains-sfmtl-graph", "graph-sfmtl-graph"):
         assert {f"{figure}.svg", f"{figure}.pdf", f"{figure}.tex"} <= names
@@ -62,7 +65,7 @@ def test_figures_are_vectors_and_all_of_it_compiles(place: Path, tmp_path: Path)
         assert (tmp_path / f"out/{figure}.pdf").read_bytes().startswith(b"%PDF")
     assert {"table.tex", "all.tex"} <= names
     assert "95 % interval" in (tmp_path / "out/curves.tex").read_text(encoding="utf-8").replace("\\%", "%")
-    again = write_paper([place], tmp_path / "again", parts)
+    again = write_paper([comparison_folder], tmp_path / "again", parts)
     assert [path.read_bytes() for path in written] == [path.read_bytes() for path in again]
     if (latex := shutil.which("pdflatex")) is not None:
         done = subprocess.run(

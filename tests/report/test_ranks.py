@@ -13,7 +13,7 @@ from fedkin.records.run import find_runs, read_run
 from fedkin.report import write_report
 from fedkin.report.collect import collect
 from fedkin.report.ranks import Entry, entries, ranking, svg
-from report.made import make_comparison, make_run
+from report.fake_runs import make_comparison, make_run
 from support import present
 
 LEVEL = {"kin": 0.9, "flt": 0.85, "local": 0.5}

@@ -14,11 +14,11 @@ import fedkin
 from fedkin.records.run import read_run
 from fedkin.report.collect import collect
 from fedkin.report.sections import over_seeds
-from kinds import federation_of, model_of
+from task_kinds import federation_of, model_of
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def runs_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("risks")
     for method in ("local", "fedavg"):
         for seed in (0, 1):
@@ -35,10 +35,10 @@ def pooled(folder: Path) -> tuple[Any, Any]:
     return np.concatenate([one.values for one in known]), np.concatenate([one.labels for one in known])
 
 
-def test_figures_are_those_of_the_pooled_outcomes(place: Path) -> None:
-    data = collect([place])
+def test_figures_are_those_of_the_pooled_outcomes(runs_folder: Path) -> None:
+    data = collect([runs_folder])
     for run in data["runs"]:
-        scores, labels = pooled(place / f"{run['label']}-seed{run['seed']}")
+        scores, labels = pooled(runs_folder / f"{run['label']}-seed{run['seed']}")
         risks, found = 1 / (1 + np.exp(-scores)), run["risks"]
         assert (found["n"], found["events"]) == (len(labels), labels.sum())
         assert found["brier"] == pytest.approx(brier_score_loss(labels, risks))

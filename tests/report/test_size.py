@@ -17,7 +17,7 @@ from fedkin.records.run import read_run
 from fedkin.report import collect as collecting
 from fedkin.report import graphs, write_report
 from fedkin.report.features import FeatureBudget
-from report.made import data_in, make_run
+from report.fake_runs import data_in, make_run
 
 
 @pytest.fixture(scope="module")

@@ -17,13 +17,13 @@ from sklearn.metrics import roc_auc_score
 import fedkin
 from fedkin.analysis.paired import VERDICTS, difference, verdict
 from fedkin.errors import RunError
-from fedkin.records.comparison import table
+from fedkin.records.comparison import comparison_rows
 from fedkin.records.run import read_run
 from fedkin.report import write_report
 from fedkin.report.collect import collect
 from fedkin.report.tables import comparison, one_run
-from kinds import federation_of, model_of
 from support import small_federation
+from task_kinds import federation_of, model_of
 
 PLAN = {"local_steps": 3, "batch_size": 8, "lr": 0.05}
 METHODS = ("local", "fedavg", "ifca")
@@ -70,9 +70,11 @@ def test_counts_agree_in_sentence_table_bars_and_terminal(places: dict[str, Path
         assert run["sure"]["verdict"] == [words.get(id) for id in ids]
         counts = [list(words.values()).count(word) for word in VERDICTS]
         assert [row[name][0] for name in ("gained", "lost", "apart", "few")] == counts
-        sure = next(line for line in table(results) if line["method"] == run["label"])["surely"]
+        sure = next(line for line in comparison_rows(results) if line["method"] == run["label"])["surely"]
         assert list(sure.values()) == counts
-        assert "/".join(map(str, counts if counts[-1] else counts[:-1])) in printed(comparison(table(results)))
+        assert "/".join(map(str, counts if counts[-1] else counts[:-1])) in printed(
+            comparison(comparison_rows(results))
+        )
     if kind == "risk":
         assert "with too few events" in data["sentence"]
         events = data["runs"][0]["sure"]["events"]
@@ -87,7 +89,7 @@ def test_what_was_told_stands_in_sentence_table_and_terminal(places: dict[str, P
     assert told == {"local": [], "fedavg": [], "ifca": ["2 groups, given"]}
     assert "(2 groups, given)" in data["sentence"]
     results = {method: {0: read_run(places["classification"] / method)} for method in METHODS}
-    text = " ".join(printed(comparison(table(results))).split())
+    text = " ".join(printed(comparison(comparison_rows(results))).split())
     assert "*given: ifca: 2 groups, given" in text
     assert "(2 groups, given)" in " ".join(printed(one_run(results["ifca"][0])).split())
 
@@ -149,7 +151,7 @@ def test_outcomes_of_other_samples_are_refused(places: dict[str, Path], tmp_path
 
 def test_means_over_seeds_are_whole_clients_so_that_the_table_fits_a_terminal(places: dict[str, Path]) -> None:
     results = {method: {0: read_run(places["classification"] / method)} for method in METHODS}
-    rows = table(results)
+    rows = comparison_rows(results)
     for row in rows:
         row["seeds"] = [0, 1, 2]
         if row["surely"]:
@@ -178,4 +180,4 @@ def test_the_table_has_means_weighted_and_pooled_and_the_least_events(places: di
         assert row["weighted"] == row["pooled"]
         assert row["pooled"][0] == pytest.approx(right.mean())
         assert row["events"] is None
-    assert table({"local": {0: read_run(places["risk"] / "local")}})[0]["weighted"] is not None
+    assert comparison_rows({"local": {0: read_run(places["risk"] / "local")}})[0]["weighted"] is not None

@@ -28,12 +28,12 @@ from fedkin.report.words import (
     judged_groups,
     verdict_data,
 )  # fmt: skip
-from report.made import data_in, make_comparison, make_run
+from report.fake_runs import data_in, make_comparison, make_run
 from support import present
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def comparison_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Kin beside others: three groups of 4, 4 and 3 clients, and one client far away from all of them."""
     folder = tmp_path_factory.mktemp("told") / "made"
     return make_comparison(folder, methods=("local", "fedavg", "kin"), clients=12, groups=3)
@@ -87,10 +87,10 @@ def test_clients_that_differ_by_degrees_are_one_branch() -> None:
 # -- the page's data ------------------------------------------------------------------------------------------
 
 
-def test_groups_verdicts_and_members_are_the_records(place: Path) -> None:
-    data = collect([place])
+def test_groups_verdicts_and_members_are_the_records(comparison_folder: Path) -> None:
+    data = collect([comparison_folder])
     found, ids = verdicts_of(data), data["federations"][0]["ids"]
-    graph_groups = present(load_graph(place / "kin-seed0/graphs/round-000001.npz").groups)
+    graph_groups = present(load_graph(comparison_folder / "kin-seed0/graphs/round-000001.npz").groups)
     assert [(row["verdict"], row["size"]) for row in found["groups"]] == [("same", 4), ("same", 4), ("same", 3)]
     for row in found["groups"]:
         members = [ids[i] for i in row["clients"]]
@@ -102,10 +102,10 @@ def test_groups_verdicts_and_members_are_the_records(place: Path) -> None:
     assert json.loads(json.dumps(data, allow_nan=False)) == data
 
 
-def test_the_tree_is_the_tests_that_were_made(place: Path) -> None:
-    data = collect([place])
+def test_the_tree_is_the_tests_that_were_made(comparison_folder: Path) -> None:
+    data = collect([comparison_folder])
     tree, ids = verdicts_of(data)["tests"], data["federations"][0]["ids"]
-    evidence = present(load_graph(place / "kin-seed0/graphs/round-000001.npz").evidence)
+    evidence = present(load_graph(comparison_folder / "kin-seed0/graphs/round-000001.npz").evidence)
     assert tree["all"] == len(tree["nodes"]) == len(evidence.nodes)
     assert tree["alpha"] == evidence.alpha
     for node, tested, size in zip(tree["nodes"], evidence.nodes, evidence.sizes, strict=True):
@@ -121,11 +121,11 @@ def test_the_tree_is_the_tests_that_were_made(place: Path) -> None:
     assert (ids[lone["client"]], lone["verdict"]) == ("site-011", "alone")
 
 
-def test_runs_without_verdicts_have_no_section(place: Path, tmp_path: Path) -> None:
+def test_runs_without_verdicts_have_no_section(comparison_folder: Path, tmp_path: Path) -> None:
     data = collect([make_run(tmp_path / "run")])
     assert data["runs"][0]["graph"]["verdicts"] is None
     assert 'id="tests"' not in write_report([tmp_path / "run"], tmp_path / "a.html").read_text()
-    with_tests = write_report([place], tmp_path / "b.html").read_text()
+    with_tests = write_report([comparison_folder], tmp_path / "b.html").read_text()
     assert 'id="tests"' in with_tests
     assert data_in(with_tests)["runs"][2]["graph"]["verdicts"]["groups"]
 
@@ -259,8 +259,8 @@ def test_what_was_found_in_words(seeds: list[Findings], count: str, said: str) -
 # -- the sentence and the terminal ----------------------------------------------------------------------------
 
 
-def test_the_sentence_says_what_was_found(place: Path) -> None:
-    text = collect([place])["sentence"]
+def test_the_sentence_says_what_was_found(comparison_folder: Path) -> None:
+    text = collect([comparison_folder])["sentence"]
     assert text.startswith("With Kin: ")
     assert re.search(
         r"\. 3 groups and 1 client alone found by tests \(ARI 0\.\d\d to the planted ones\): "
@@ -281,12 +281,12 @@ def test_of_equal_means_the_method_that_says_why_is_told_of(tmp_path: Path) -> N
         assert data["runs"][data["shown"]]["method"] == "kin"
 
 
-def test_the_terminal_has_two_lines_a_method(place: Path, tmp_path: Path) -> None:
+def test_the_terminal_has_two_lines_a_method(comparison_folder: Path, tmp_path: Path) -> None:
     chosen = [{"figures": {"level": 0, "pull_weights": 1.0, "pull_bias": 1.0}}]
-    first, second = groups_in_terminal("kin", [replace(read_run(place / "kin-seed0"), rounds=chosen)])
+    first, second = groups_in_terminal("kin", [replace(read_run(comparison_folder / "kin-seed0"), rounds=chosen)])
     assert first.startswith("kin: 3 groups and 1 client alone found by tests: within groups no difference is signif")
     assert second == "kin chosen: one model for all, a head for each client (pull 1)"
-    assert groups_in_terminal("fedavg", [read_run(place / "fedavg-seed0")]) == []
+    assert groups_in_terminal("fedavg", [read_run(comparison_folder / "fedavg-seed0")]) == []
     more = [make_run(tmp_path / f"kin-seed{seed}", "kin", seed, clients=12, groups=3) for seed in range(3)]
     line, _ = groups_in_terminal("kin", list(map(read_run, more)))
     assert line.startswith("kin, 3 seeds: ")

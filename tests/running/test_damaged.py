@@ -18,7 +18,7 @@ from fedkin.report.collect import collect
 from fedkin.running.experiment import Experiment
 from fedkin.running.grid import Runs, compare
 from fedkin.running.loop import run_experiment
-from report.made import make_comparison
+from report.fake_runs import make_comparison
 from tiny import TABLE, CutAt, reseal
 
 EXPERIMENT = Experiment.of({**TABLE, "training": {**TABLE["training"], "rounds": 4}})

@@ -12,7 +12,7 @@ import torch
 
 import fedkin
 from fedkin.errors import ConfigError, RunError
-from fedkin.records.comparison import table
+from fedkin.records.comparison import comparison_rows
 from fedkin.records.models import StoredModels
 from fedkin.running.experiment import Experiment
 from fedkin.running.grid import Choice, Runs, check_choices, combinations, compare, rows, sweep
@@ -24,7 +24,7 @@ from tiny import TABLE, CutAt
 @pytest.mark.slow
 def test_table_against_the_records(tmp_path: Path) -> None:
     results = compare(Runs(Experiment.of(TABLE)), ["local", "fedavg"], [0, 1, 2], tmp_path / "c")
-    rows = {row["method"]: row for row in table(results)}
+    rows = {row["method"]: row for row in comparison_rows(results)}
 
     def last(method: str, seed: int) -> dict[str, float]:
         found = pq.read_table(tmp_path / "c" / f"{method}-seed{seed}" / "clients.parquet").to_pandas()
@@ -67,10 +67,10 @@ def test_models_that_no_folder_has_stay_with_the_result(tmp_path: Path) -> None:
 
 def test_a_message_between_peers_is_sent_once() -> None:
     result = fedkin.run("dfedavgm", small_federation(), rounds=1, training={"local_steps": 1})
-    (row,) = table({"dfedavgm": {0: result}})
+    (row,) = comparison_rows({"dfedavgm": {0: result}})
     assert row["bytes_sent"][0] == row["bytes_up"][0] == row["bytes_down"][0] > 0
     result = fedkin.run("fedavg", small_federation(), rounds=1, training={"local_steps": 1})
-    (row,) = table({"fedavg": {0: result}})
+    (row,) = comparison_rows({"fedavg": {0: result}})
     assert row["bytes_sent"][0] == row["bytes_up"][0] + row["bytes_down"][0]
 
 

@@ -11,7 +11,7 @@ import tomli_w
 
 from fedkin.errors import ConfigError
 from fedkin.running.experiment import load
-from fedkin.running.networked import check_no_files, plan_of, settings_of
+from fedkin.running.networked import check_no_files, settings_of, setup_of
 from fedkin.tasks import Task
 from tiny import TABLE
 
@@ -61,5 +61,5 @@ def test_settings_of_others_name_metrics_that_are_known_and_no_file(name: str, t
     path.write_text(tomli_w.dumps({**TABLE, "run": {"metrics": ["balanced-accuracy"]}}))
     sent = settings_of(load(path)).replace("balanced-accuracy", name.replace("own_parts", f"{tmp_path}/own_parts"))
     with pytest.raises(ConfigError, match=r"run\.metrics: no '"):
-        plan_of(sent, Task(2, (4,)))
+        setup_of(sent, Task(2, (4,)))
     assert "own_parts" not in sys.modules

@@ -22,14 +22,14 @@ from fedkin.federation import Federation
 from fedkin.learning.net import Net
 from fedkin.methods import METHODS
 from fedkin.records import metrics
-from fedkin.records.comparison import table
+from fedkin.records.comparison import comparison_rows
 from fedkin.records.run import read_run
 from fedkin.report import write_report
 from fedkin.report.collect import collect
 from fedkin.report.tables import one_run
 from fedkin.settings import parse
-from kinds import KINDS, TASKS, federation_of, model_of
 from support import by_pattern, small_federation
+from task_kinds import KINDS, TASKS, federation_of, model_of
 
 PLAN = {"local_steps": 3, "batch_size": 8, "lr": 0.05}
 
@@ -137,7 +137,7 @@ def test_records_tables_and_report(kind: str, tmp_path: Path) -> None:
         assert value is not None
         assert alone is not None
         assert gain == metric.better(value, alone)
-    row = table({name: {0: result} for name, result in runs.items()})[1]
+    row = comparison_rows({name: {0: result} for name, result in runs.items()})[1]
     assert row["metric"] == metric.name
     assert row["unseen"] == (runs["fedavg"].summary["unseen"]["mean"], 0.0)
     console = Console(width=150, record=True, file=io.StringIO())

@@ -271,14 +271,14 @@ def advise(
     from fedkin.report import write_report
 
     limit = None if budget is None else Budget(budget, begun=begun)
-    plan = _experiment(data, (target, client, time, group, kind, options.comma_list(leave_out)), changes, seed)
-    folder = out if out is not None else Path("runs") / f"advice-{plan.name}"
+    experiment = _experiment(data, (target, client, time, group, kind, options.comma_list(leave_out)), changes, seed)
+    folder = out if out is not None else Path("runs") / f"advice-{experiment.name}"
     if folder.exists() and not folder.is_dir():
         raise RunError(f"--out {folder}: a file; name a folder")
     root = data_root if data_root is not None else Path("data")
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder), _advice_progress(json, folder) as step:
-        advice = recommend(plan, root, folder, budget=limit, together=together, partners=partners, progress=step)
+        advice = recommend(experiment, root, folder, budget=limit, together=together, partners=partners, progress=step)
         report = write_report([folder], folder / "report.html")
     if limit is not None and limit.spent > 60 * limit.minutes:
         late = f"took {limit.spent / 60:.1f} minutes, more than the budget of {limit.minutes:g}"

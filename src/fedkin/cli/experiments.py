@@ -27,7 +27,7 @@ from fedkin.running import presets
 from fedkin.running.progress import Progress, make_console
 
 if TYPE_CHECKING:
-    from fedkin.records.reading import Plan
+    from fedkin.records.reading import PlanFile
     from fedkin.records.run import Result
     from fedkin.running.experiment import Experiment
     from fedkin.running.grid import Choice
@@ -55,15 +55,15 @@ def run(
     """
     if seed is not None:
         changes = [*changes, f"run.seed={seed}"]
-    plan, folder, root = start_or_resume(experiment, changes, rounds, out, resume, data_root)
+    loaded, folder, root = start_or_resume(experiment, changes, rounds, out, resume, data_root)
     from fedkin.running.loop import run_experiment
 
     with stop_on_signals(folder) as stop:
-        result = run_experiment(plan, root, folder, watcher=Progress(plan.method.name, stop, json))
-    finish_run(plan, result, folder, json, profile)
+        result = run_experiment(loaded, root, folder, watcher=Progress(loaded.method.name, stop, json))
+    finish_run(loaded, result, folder, json, profile)
 
 
-def finish_run(plan: Experiment, result: Result, folder: Path, json: bool, profile: bool = False) -> None:
+def finish_run(experiment: Experiment, result: Result, folder: Path, json: bool, profile: bool = False) -> None:
     """Write the report of a finished run and print its figures."""
     from fedkin.report.tables import one_run, time_table, training_paths
 
@@ -73,7 +73,7 @@ def finish_run(plan: Experiment, result: Result, folder: Path, json: bool, profi
     make_console().print(one_run(result))
     if profile:
         make_console().print(time_table(result.summary), *training_paths(result.summary))
-    print_notes({plan.method.name: {plan.run.seed: result}})
+    print_notes({experiment.method.name: {experiment.run.seed: result}})
     print_paths(folder, report)
 
 
@@ -107,8 +107,8 @@ def compare(
         "compare", experiment, methods=methods, seeds=seeds, changes=changes, rounds=rounds, data_root=data_root,
         out=out, resume=resume, more=leave_out is not None or controls,
     )  # fmt: skip
-    plan, names, folder = grid.plan, grid.methods, grid.folder
-    from fedkin.records.comparison import table, unequal_conditions
+    loaded, names, folder = grid.experiment, grid.methods, grid.folder
+    from fedkin.records.comparison import comparison_rows, unequal_conditions
     from fedkin.records.controls import with_controls
     from fedkin.report.ranks import ranking_lines
     from fedkin.report.tables import comparison
@@ -118,23 +118,23 @@ def compare(
 
     groups = None if leave_out is None else [] if leave_out == "each" else split_names(leave_out, "--leave-out")
     if controls:
-        names = with_controls(names, plan.federation(grid.root).planted is not None)
+        names = with_controls(names, loaded.federation(grid.root).planted is not None)
     if grid.begun is not None:
         groups = grid.begun.leave_out
     if groups is not None:
-        _compare_leaving_out(plan, names, grid.seeds, grid.root, folder, groups, json)
+        _compare_leaving_out(loaded, names, grid.seeds, grid.root, folder, groups, json)
         return
     # The validation figures of `fedkin tune` are valid for its tuned.toml, if no setting is changed.
     is_tuned = experiment is not None and experiment.name == "tuned.toml" and not changes and rounds is None
     validation = validation_in(experiment.parent if experiment is not None and is_tuned else folder)
     with run_watchers(folder, json) as watch:
         kept = None if validation is None else validation.model_dump()
-        results = run_comparison(Runs(plan, grid.root), names, grid.seeds, folder, validation=kept, watch=watch)
+        results = run_comparison(Runs(loaded, grid.root), names, grid.seeds, folder, validation=kept, watch=watch)
     every = [result for by_seed in results.values() for result in by_seed.values()]
     report = write_run_report([result.folder for result in every], folder)
     if printed_as_json(json, [result.summary for result in every]):
         return
-    make_console().print(comparison(table(results)))
+    make_console().print(comparison(comparison_rows(results)))
     chosen = chosen_line(names, validation, every[0].metric.higher)
     unlike = [] if validation else unequal_conditions({name: next(iter(of.values())) for name, of in results.items()})
     print_notes(results, [chosen] if chosen else [], [*ranking_lines(results), *unlike])
@@ -142,14 +142,14 @@ def compare(
 
 
 def _compare_leaving_out(
-    plan: Experiment, names: list[str], seeds: list[int], root: Path, folder: Path, groups: list[str], json: bool
+    experiment: Experiment, names: list[str], seeds: list[int], root: Path, folder: Path, groups: list[str], json: bool
 ) -> None:
     """Leave out one group after another: one report per group, and one table. No groups: each group."""
     from fedkin.report.tables import left_out
     from fedkin.running.grid import leave_out
 
     with run_watchers(folder, json) as watch:
-        results = leave_out(plan, names, seeds, root, folder, groups or None, watch=watch)
+        results = leave_out(experiment, names, seeds, root, folder, groups or None, watch=watch)
     runs = {
         group: [result for by_seed in by_method.values() for result in by_seed.values()]
         for group, by_method in results.items()
@@ -208,7 +208,7 @@ def tune(
         "tune", experiment, methods=methods, seeds=seeds, changes=changes, rounds=rounds, data_root=data_root,
         out=out, resume=resume, more=searches or bool(grid),
     )  # fmt: skip
-    plan, folder, begun = start.plan, start.folder, start.begun
+    loaded, folder, begun = start.experiment, start.folder, start.begun
     from fedkin.running.grid import Choice, HoldOut
     from fedkin.running.tune import plan_choices
     from fedkin.running.tune import tune as run_tuning
@@ -222,17 +222,17 @@ def tune(
         candidates = _candidates(choices, equal, rates)
     if swept:
         assert isinstance(candidates, list)
-        _run_sweep(plan, start.methods, candidates, start.seeds, start.root, folder, json)
+        _run_sweep(loaded, start.methods, candidates, start.seeds, start.root, folder, json)
         return
     held = HoldOut.parse(hold_out or "samples:0.2")
     with run_watchers(folder, json) as watch:
-        results = run_tuning(plan, start.methods, candidates, held, start.seeds, start.root, folder, watch=watch)
+        results = run_tuning(loaded, start.methods, candidates, held, start.seeds, start.root, folder, watch=watch)
     figures = {
         name: [{"settings": dict(trial.settings), "values": trial.values, "failed": trial.failed} for trial in tried]
         for name, tried in results.items()
     }
     if not printed_as_json(json, figures):
-        _print_tuning(results, plan.data.load(start.root).task.metric, plan)
+        _print_tuning(results, loaded.data.load(start.root).task.metric, loaded)
         if any(trial.faster is not None for tried in results.values() for trial in tried):
             say("a candidate counts as the worse of itself and of the one with twice its rate")
         say(
@@ -243,7 +243,13 @@ def tune(
 
 
 def _run_sweep(
-    plan: Experiment, names: list[str], cells: list[Choice], seeds: list[int], root: Path, folder: Path, json: bool
+    experiment: Experiment,
+    names: list[str],
+    cells: list[Choice],
+    seeds: list[int],
+    root: Path,
+    folder: Path,
+    json: bool,
 ) -> None:
     """Run every combination of settings; print a table and write a plot and sweep.csv."""
     from fedkin.report.sweeping import draw
@@ -251,10 +257,10 @@ def _run_sweep(
     from fedkin.running.grid import Runs, rows, sweep
 
     with run_watchers(folder, json) as watch:
-        results = sweep(Runs(plan, root), names, cells, seeds, folder, watch=watch)
+        results = sweep(Runs(experiment, root), names, cells, seeds, folder, watch=watch)
     table_rows = rows(results)
     page = folder / "sweep.html"
-    draw(table_rows, list(dict.fromkeys(choice.path for choice in cells)), page, title=f"{plan.name}: a sweep")
+    draw(table_rows, list(dict.fromkeys(choice.path for choice in cells)), page, title=f"{experiment.name}: a sweep")
     if printed_as_json(json, table_rows):
         return
     make_console().print(comparison([{**row, "method": f"{row['method']}, {row['settings']}"} for row in table_rows]))
@@ -277,7 +283,7 @@ def _candidates(choices: Sequence[str], equal: str | None, rates: str | None) ->
     return [Choice.parse(text) for text in choices] if equal is None else Equal.parse(equal, rates)
 
 
-def _print_tuning(results: Mapping[str, Sequence[Candidate]], metric: Metric, plan: Experiment) -> None:
+def _print_tuning(results: Mapping[str, Sequence[Candidate]], metric: Metric, experiment: Experiment) -> None:
     """Print a line per candidate; the chosen one names its settings at the border of what was tried."""
     from fedkin.running.grid import words
     from fedkin.running.tune import at_the_border, best
@@ -287,7 +293,7 @@ def _print_tuning(results: Mapping[str, Sequence[Candidate]], metric: Metric, pl
         chosen, every = best(tried, metric.higher), [trial.settings for trial in tried]
         for trial in tried:
             value = trial.failed if trial.failed is not None else f"{trial.mean:.4f}"
-            border = at_the_border(plan.for_method(name), trial.settings, every) if trial is chosen else []
+            border = at_the_border(experiment.for_method(name), trial.settings, every) if trial is chosen else []
             lines.append(
                 (name, words(trial.settings), value, "; ".join(["chosen", *border]) if trial is chosen else "")
             )
@@ -397,14 +403,14 @@ def start_or_resume(
         resolve_names(split_names(methods, "--methods"), "method", "--methods")
     if rounds is not None:
         changes = [*changes, f"training.rounds={rounds}"]
-    plan = load(experiment, changes)
+    loaded = load(experiment, changes)
     if out is not None and not is_unused(out):
         raise ConfigError(f"--out {out}: it exists and is not an empty folder; --resume {out} continues a run")
-    number, folder = 1, out or Path("runs") / plan.name
+    number, folder = 1, out or Path("runs") / loaded.name
     while out is None and folder.exists():
         number += 1
-        folder = Path("runs") / f"{plan.name}-{number}"
-    return plan, folder, _data_root(None, data_root)
+        folder = Path("runs") / f"{loaded.name}-{number}"
+    return loaded, folder, _data_root(None, data_root)
 
 
 def _check_exists(path: Path | None) -> None:
@@ -419,14 +425,14 @@ def _check_exists(path: Path | None) -> None:
 
 
 class _Grid(NamedTuple):
-    """What `compare` and `tune` run, and where. begun: the plan of a folder that is resumed."""
+    """What `compare` and `tune` run, and where. begun: the plan file of a folder that is resumed."""
 
-    plan: Experiment
+    experiment: Experiment
     methods: list[str]
     seeds: list[int]
     folder: Path
     root: Path
-    begun: Plan | None = None
+    begun: PlanFile | None = None
 
 
 def _start_grid(
@@ -437,7 +443,7 @@ def _start_grid(
 
     more: whether further options are given, which must not be given when resuming. Raises ConfigError.
     """
-    plan, folder, root = start_or_resume(experiment, changes, rounds, out, resume, data_root, command, methods)
+    loaded, folder, root = start_or_resume(experiment, changes, rounds, out, resume, data_root, command, methods)
     from fedkin.records.controls import changes_of, split_control
     from fedkin.records.reading import plan_in
     from fedkin.running.grid import parse_seeds, split_names
@@ -449,16 +455,16 @@ def _start_grid(
         begun = plan_in(folder)
         for name in begun.methods:
             changes_of(name, f"{folder / 'plan.json'}: methods")
-        return _Grid(plan, begun.methods, begun.seeds, folder, root, begun)
-    names, files = resolve_names(split_names(methods or plan.method.name, "--methods"), "method", "--methods")
+        return _Grid(loaded, begun.methods, begun.seeds, folder, root, begun)
+    names, files = resolve_names(split_names(methods or loaded.method.name, "--methods"), "method", "--methods")
     lost = [text for text in changes if text.startswith("method.") and not text.startswith("method.name=")]
-    if lost and plan.method.name not in {split_control(name)[0] for name in names}:
+    if lost and loaded.method.name not in {split_control(name)[0] for name in names}:
         raise ConfigError(
-            f"--set {lost[0]}: it changes {plan.method.name}, which is none of --methods {','.join(names)}; "
+            f"--set {lost[0]}: it changes {loaded.method.name}, which is none of --methods {','.join(names)}; "
             f"write --set methods.{names[0]}.{lost[0]}"
         )
     return _Grid(
-        plan.with_own(files), names, parse_seeds(seeds) if seeds is not None else [plan.run.seed], folder, root
+        loaded.with_own(files), names, parse_seeds(seeds) if seeds is not None else [loaded.run.seed], folder, root
     )
 
 

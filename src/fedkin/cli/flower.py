@@ -78,17 +78,17 @@ def _node(
 
     if not plain_word(name) or name == "server":
         raise ConfigError(f"--name {name!r}: not a name that a client can have: 1 to 64 of A-Z a-z 0-9 . _ -")
-    plan = load(experiment)
-    settings = networked.settings_of(plan)
-    samples, watch = participant.own_samples(plan, name, data, test_fraction, group)
+    loaded = load(experiment)
+    settings = networked.settings_of(loaded)
+    samples, watch = participant.own_samples(loaded, name, data, test_fraction, group)
     console = make_console(stderr=True, soft_wrap=True)
     consent = participant.consenting(yes, "the server of the Flower deployment")
     with (
-        locked(state), participant.ledger_in(plan, state, name, max_epsilon) as ledger,
-        participant.leaving(console.print) as (_, stop), _listening(socket, name) as link,
+        locked(state), participant.ledger_in(loaded, state, name, max_epsilon) as ledger,
+        participant.leave_on_signals(console.print) as (_, stop), _listening(socket, name) as link,
     ):  # fmt: skip
         NetworkClient(
-            link, samples, networked.plan_of, state, stop=stop, settings=settings, device=device,
+            link, samples, networked.setup_of, state, stop=stop, settings=settings, device=device,
             say=console.print, consent=consent, ledger=ledger, patience=_PATIENCE,
             take_home=networked.take_home, unseen=unseen, watch=watch,
         ).run()  # fmt: skip

@@ -25,7 +25,7 @@ from fedkin.cli.participant import (
     UNSEEN,
     YES,
     consenting,
-    leaving,
+    leave_on_signals,
     ledger_in,
     own_samples,
 )  # fmt: skip
@@ -138,7 +138,7 @@ def _sign(folder: Path, requests: Sequence[Path], days: int, replace: bool) -> N
         say(
             f"request:      {identity.fingerprint(request)} (compare it with what {name} sees)",
             f"certificate:  {folder / f'{name}.crt'}",
-            *_about(certificate),
+            *_certificate_lines(certificate),
         )
 
 
@@ -172,20 +172,20 @@ def _invite(
     from fedkin.settings import parse
     from fedkin.untrusted import text_in
 
-    plan = load(experiment)
-    check_no_files(plan)
+    loaded = load(experiment)
+    check_no_files(loaded)
     text = text_in(experiment, SETTINGS_BYTES)
     book, first = _book([*filter(None, [server]), *members, *filter(None, [router])], certificates)
     between = router.partition("=")[0] if router else ""
     if server and not router and not book[first].locator:
         raise ConfigError(f"--server {first}: expected its address too: --server {first}=tls/HOST:PORT")
     table: dict[str, Any] = {
-        "version": VERSION, "federation": name or plan.name, "server": first if server else "", "router": between,
+        "version": VERSION, "federation": name or loaded.name, "server": first if server else "", "router": between,
         "ca": identity.certificate_pem(identity.certificates_of(identity.read_file(ca), str(ca))).decode(),
         "experiment": text, "members": book,
     }  # fmt: skip
     join = parse(Join, table, "join")
-    check_members(plan, join)
+    check_members(loaded, join)
     write_join(join, out)
     say(f"join file:  {out} (no secret; send it by a way that its readers trust)", *_of_join(join))
 
@@ -228,15 +228,15 @@ def _show(path: Path = typer.Argument(..., metavar="FILE", help="A certificate, 
     if b"PRIVATE KEY-----" in data:
         raise ConfigError(f"{path}: holds a private key, which is shown to nobody")
     if b"-----BEGIN CERTIFICATE REQUEST-----" in data:
-        say(*_about(identity.request_of(data, str(path))))
+        say(*_certificate_lines(identity.request_of(data, str(path))))
     elif b"-----BEGIN CERTIFICATE-----" in data:
         for certificate in identity.certificates_of(data, str(path)):
-            say(*_about(certificate))
+            say(*_certificate_lines(certificate))
     else:
         say(*_of_join(read_join(path)))
 
 
-def _about(signed: x509.Certificate | x509.CertificateSigningRequest) -> list[str]:
+def _certificate_lines(signed: x509.Certificate | x509.CertificateSigningRequest) -> list[str]:
     """Return lines about a certificate or a request for one."""
     from cryptography import x509
 
@@ -263,7 +263,7 @@ def _of_join(join: Any) -> list[str]:
     for name, member in join.members.items():
         pin = f", certificate {member.pin}" if member.pin else ""
         lines.append(f"member:      {name}{f' at {member.locator}' if member.locator else ''}{pin}")
-    lines += [f"ca:          {line.strip()}" for root in join.roots for line in _about(root)]
+    lines += [f"ca:          {line.strip()}" for root in join.roots for line in _certificate_lines(root)]
     return [*lines, f"experiment:  {join.experiment_hash}", *(f"  {line}" for line in join.experiment.splitlines())]
 
 
@@ -294,15 +294,15 @@ def _serve(
     """
     from fedkin.running import networked
 
-    plan, folder, root = start_or_resume(experiment, [], None, out, resume, data_root)
+    loaded, folder, root = start_or_resume(experiment, [], None, out, resume, data_root)
     invited, identity = _invited(invitation, key, certificate)
-    plan = networked.with_join_file(plan, invited)
+    loaded = networked.with_join_file(loaded, invited)
     if identity.name != invited.server:
         raise ConfigError(f"--key {key}: it is of {identity.name!r}, and the server is {invited.server!r}")
     with _link(invited, identity, listen, revoked) as link, stop_on_signals(folder) as stop:
-        watcher = Progress(plan.method.name, stop, json)
-        result = networked.serve(plan, link, folder, data_root=root, say=_say, watcher=watcher)
-    finish_run(plan, result, folder, json)
+        watcher = Progress(loaded.method.name, stop, json)
+        result = networked.serve(loaded, link, folder, data_root=root, say=_say, watcher=watcher)
+    finish_run(loaded, result, folder, json)
 
 
 @net.command("join", rich_help_panel=_TAKE_PART)
@@ -332,36 +332,37 @@ def _join(
     from fedkin.running import networked
 
     invited, identity = _invited(invitation, key, certificate)
-    plan, me = networked.experiment_of(invited), identity.name
+    experiment, me = networked.experiment_of(invited), identity.name
     if me == invited.server:
         raise ConfigError(f"--key {key}: it is of the server, {me!r}, which does not join")
-    samples, watch = own_samples(plan, me, data, test_fraction, group)
+    samples, watch = own_samples(experiment, me, data, test_fraction, group)
     folder = state if state is not None else invitation.parent / f"{me}-state"
     consent = consenting(yes, invited.server or "its neighbours")
     if invited.server:
         with (
-            locked(folder), ledger_in(plan, folder, me, max_epsilon) as ledger, leaving(_say) as (_, stop),
+            locked(folder), ledger_in(experiment, folder, me, max_epsilon) as ledger,
+            leave_on_signals(_say) as (_, stop),
             _link(invited, identity, listen, revoked) as link,
         ):  # fmt: skip
             if (round := seal_of(folder).round) is not None:
                 _say(f"kept from an earlier start: its model after round {round} (fedkin export {folder})")
             NetworkClient(
-                link, samples, networked.plan_of, folder, server=invited.server, stop=stop, say=_say,
-                settings=networked.settings_of(plan), device=device, consent=consent, ledger=ledger,
+                link, samples, networked.setup_of, folder, server=invited.server, stop=stop, say=_say,
+                settings=networked.settings_of(experiment), device=device, consent=consent, ledger=ledger,
                 take_home=networked.take_home, unseen=unseen, watch=watch,
             ).run()  # fmt: skip
         return
     if unseen:
         raise ConfigError("--unseen: a federation of peers has no server that would send a model")
     with (
-        ledger_in(plan, folder, me, max_epsilon) as ledger, _link(invited, identity, listen, revoked) as link,
-        leaving(_say) as (flag, stop),
+        ledger_in(experiment, folder, me, max_epsilon) as ledger, _link(invited, identity, listen, revoked) as link,
+        leave_on_signals(_say) as (flag, stop),
     ):  # fmt: skip
         result = networked.exchange(
-            plan, link, samples, invited.participants, folder, device=device, stop=stop, consent=consent,
-            say=_say, ledger=ledger, watcher=Progress(plan.method.name, flag, json),
+            experiment, link, samples, invited.participants, folder, device=device, stop=stop, consent=consent,
+            say=_say, ledger=ledger, watcher=Progress(experiment.method.name, flag, json),
         )  # fmt: skip
-    finish_run(plan, result, folder, json)
+    finish_run(experiment, result, folder, json)
 
 
 @net.command("leave", rich_help_panel=_TAKE_PART)
@@ -389,7 +390,7 @@ def _leave(
         (folder / LEAVES).touch(mode=0o600)
         _say(f"fedkin net join of {identity.name} is told: it ends when the server has let it go")
         return
-    with locked(folder), leaving(_say) as (_, stop), _link(invited, identity, None, revoked) as link:
+    with locked(folder), leave_on_signals(_say) as (_, stop), _link(invited, identity, None, revoked) as link:
         connection = ServerConnection(link, invited.server, say=_say, stop=stop)
         connection.await_farewell(connection.say_leaving())
 

@@ -42,14 +42,14 @@ DEVICE = typer.Option("cpu", help="Where to train: cpu, cuda, cuda:1.")
 
 
 @contextmanager
-def ledger_in(plan: Experiment, state: Path, name: str, limit: float | None) -> Iterator[Ledger]:
+def ledger_in(experiment: Experiment, state: Path, name: str, limit: float | None) -> Iterator[Ledger]:
     """Open the record of this participant's releases, outside the folder of states, which may be set back."""
     from fedkin.engines.ledger import Ledger
     from fedkin.folders import locked
 
-    if not plan.privacy.on:
+    if not experiment.privacy.on:
         ledger = Ledger(limit=limit)
-        ledger.page("", plan.privacy)
+        ledger.page("", experiment.privacy)
         yield ledger
         return
     folder = state.parent / f"{name}-releases"
@@ -58,7 +58,7 @@ def ledger_in(plan: Experiment, state: Path, name: str, limit: float | None) -> 
 
 
 @contextmanager
-def leaving(say: Callable[[str], None]) -> Iterator[tuple[StopFlag, Event]]:
+def leave_on_signals(say: Callable[[str], None]) -> Iterator[tuple[StopFlag, Event]]:
     """Leave after the current work on Ctrl-C or SIGTERM, immediately on the second; exit status 130."""
     from fedkin.network.link import Left
     from fedkin.running.loop import Stop
@@ -99,7 +99,7 @@ def consenting(yes: bool, to: str) -> Consent:
 
 
 def read_samples(
-    plan: Experiment, name: str, data: str, fraction: float | None, group: str | None = None
+    experiment: Experiment, name: str, data: str, fraction: float | None, group: str | None = None
 ) -> tuple[Client, Task] | OwnTable:  # fmt: skip
     """Read a participant's data, with the settings of the experiment's source if it is a table or a folder of images.
 
@@ -109,27 +109,28 @@ def read_samples(
     from fedkin.data.sources.folder import Folder
     from fedkin.data.sources.tables import TableSource
 
-    source, classes = plan.data, plan.network.classes
+    source, classes = experiment.data, experiment.network.classes
     if isinstance(source, Folder) and (Path(data).is_dir() or not (Path(data).suffix or ":" in data)):
         _check_fraction(fraction, source.test_fraction)
         return own_images(name, data, source, classes=classes, group=group)
     if not isinstance(source, TableSource):
         return own_client(
-            name, data, kind=plan.network.kind, classes=classes, group=group,
-            test_fraction=0.2 if fraction is None else fraction, seed=plan.run.seed, changes=plan.network.reread,
+            name, data, kind=experiment.network.kind, classes=classes, group=group,
+            test_fraction=0.2 if fraction is None else fraction, seed=experiment.run.seed,
+            changes=experiment.network.reread,
         )  # fmt: skip
     _check_fraction(fraction, source.test_fraction)
     return OwnTable(name, data, source, group)
 
 
 def own_samples(
-    plan: Experiment, name: str, data: str, fraction: float | None, group: str | None
+    experiment: Experiment, name: str, data: str, fraction: float | None, group: str | None
 ) -> tuple[tuple[Client, Task] | OwnTable, FileWatch | None]:
     """Return a participant's data, and, with `network.reread`, a watch that reads them again after changes."""
     from fedkin.data.own import FileWatch
 
-    read = partial(read_samples, plan, name, data, fraction, group)
-    watch = FileWatch(Path(data), read) if plan.network.reread else None  # first, so that no change is missed
+    read = partial(read_samples, experiment, name, data, fraction, group)
+    watch = FileWatch(Path(data), read) if experiment.network.reread else None  # first, so that no change is missed
     return read(), watch
 
 

@@ -55,7 +55,7 @@ def report(
 # -- export ------------------------------------------------------------------------------------------------------------
 
 
-class Form(StrEnum):
+class ExportFormat(StrEnum):
     """The formats of an exported model."""
 
     torch = "torch"
@@ -67,8 +67,8 @@ def export(
     client: str | None = typer.Option(
         None, help="Whose model; may be left out if all clients have the same one.", metavar="ID"
     ),
-    to: Form = typer.Option(
-        Form.torch, help='torch: a program of torch.export. onnx: needs pip install "fedkin\\[onnx]".'
+    to: ExportFormat = typer.Option(
+        ExportFormat.torch, help='torch: a program of torch.export. onnx: needs pip install "fedkin\\[onnx]".'
     ),
     out: Path | None = typer.Option(
         None, help="The file to write, .pt2 or .onnx (default: named after the client).", metavar="FILE"

@@ -38,13 +38,16 @@ class Skipped(Exception):
 class Exchange:
     """Sends the requests of a server and the messages of peers to a site; checks and records messages and replies.
 
-    patient: whether `run.min_replies` and `run.on_missing` apply. forgery: how adversaries change their messages.
+    applies_min_replies: whether `run.min_replies` and `run.on_missing` apply. forgery: how adversaries change their
+    messages.
     """
 
     def __init__(
-        self, setup: Setup, site: Site, log: MessageLog, patient: bool = True, forgery: Forgery | None = None
-    ) -> None:
-        self.setup, self.site, self.log, self.patient, self.forgery = setup, site, log, patient, forgery
+        self, setup: Setup, site: Site, log: MessageLog, *, applies_min_replies: bool = True,
+        forgery: Forgery | None = None,
+    ) -> None:  # fmt: skip
+        self.setup, self.site, self.log, self.forgery = setup, site, log, forgery
+        self.applies_min_replies = applies_min_replies
         self.validator = Validator(setup)
 
     def answers(self, ask: Ask, round: int, turn: int) -> Mapping[str, Message]:
@@ -53,7 +56,7 @@ class Exchange:
         Raises Skipped or TooFew if too few clients have answered.
         """
         settings = self.setup.engine
-        needed = settings.needed(len(ask.messages)) if self.patient else 0
+        needed = settings.needed(len(ask.messages)) if self.applies_min_replies else 0
         summed = self.setup.sums_securely
         if summed:
             check_phase(self.setup.method, ask.phase, ask.mean)
@@ -176,7 +179,7 @@ class Exchange:
 class Engine:
     """An engine runs the rounds of one method.
 
-    setup: the setup with the nets that the method trains. everyone: all clients of the run, also those that join later;
+    setup: the setup with the nets that the method trains. all_clients: those of the run, also those that join later;
     roster: the clients of the current round. server: the server's view; without a server, the engine's view, which
     knows all peers. transport: replaces the engine's own (a test may lose chosen messages). observers: see every
     message. forgery: how simulated adversaries change their messages. missed: rows of the clients that failed in the
@@ -185,23 +188,23 @@ class Engine:
 
     name: ClassVar[str]
     adversaries: frozenset[str] = frozenset()
-    undoes = True  # whether a round may be undone, which needs a slow copy of the server's state in each round
+    can_undo = True  # whether a round may be undone, which needs a slow copy of the server's state in each round
 
     def __init__(
-        self, setup: Setup, everyone: Roster, site: Site, *, transport: Transport | None = None,
+        self, setup: Setup, all_clients: Roster, site: Site, *, transport: Transport | None = None,
         observers: Sequence[Observer] = (), forgery: Forgery | None = None,
     ) -> None:  # fmt: skip
-        self.setup, self.everyone, self.site, self.clock = setup, everyone, site, site.clock
-        self.roster = everyone.at(1)
+        self.setup, self.all_clients, self.site, self.clock = setup, all_clients, site, site.clock
+        self.roster = all_clients.at(1)
         self.server: ServerView = ServerView(
             seed=setup.seed, round=0, net=setup.net, task=setup.task, training=setup.training, state={},
             clients=self.roster.seen, planted=self.roster.planted, public=setup.public,
             signature_noise=setup.privacy.signature_noise,
         )  # fmt: skip
-        self.serving: ServerMethod | Alone | None = None
+        self.server_method: ServerMethod | Alone | None = None
         if isinstance(setup.method, ServerMethod):
-            self.serving = Alone(setup.method) if setup.engine.alone else setup.method
-            self.serving.start(self.server)
+            self.server_method = Alone(setup.method) if setup.engine.alone else setup.method
+            self.server_method.start(self.server)
         self.events: dict[str, tuple[str, ...]] = {}
         self.missed: Sequence[Traffic] = ()
         carrier = transport or Transport()
@@ -209,7 +212,9 @@ class Engine:
         self.log = MessageLog(faulty if setup.faults.on_the_way else carrier, self.clock, observers)
         self.exchange = Exchange(setup, site, self.log, forgery=forgery)
         # For clients that never took part: an exchange without faults and records.
-        self.unlost = Exchange(setup, site, MessageLog(carrier, self.clock, observers), patient=False)
+        self.faultless_exchange = Exchange(
+            setup, site, MessageLog(carrier, self.clock, observers), applies_min_replies=False
+        )
 
     def facts(self) -> dict[str, Any]:
         """Return the facts of the clients for records and reports (see `client_list.facts_of`)."""
@@ -228,10 +233,10 @@ class Engine:
         """Run one round, numbered from 1."""
         skipped, sampled = "", []
         self.turn_to(number)
-        before = copy_for_flow(self.server.state) if self.undoes else {}
+        before = copy_for_flow(self.server.state) if self.can_undo else {}
         with self.site.exact():
             try:
-                sampled = self._peers_round() if self.serving is None else self._server_round(self.serving)
+                sampled = self._peers_round() if self.server_method is None else self._server_round(self.server_method)
             except Skipped as error:
                 skipped = str(error)
                 self._undo(before)
@@ -252,7 +257,7 @@ class Engine:
 
     def turn_to(self, number: int) -> None:
         """Set the current round and its clients for all participants, without a graph or messages yet."""
-        server, now, self.events = self.server, self.everyone.at(number), {}
+        server, now, self.events = self.server, self.all_clients.at(number), {}
         server.round, server.graph, server.info, server.drifted = number, None, {}, ()
         server.training = self.setup.training.at(number)
         self.site.turn_to(number)
@@ -262,15 +267,15 @@ class Engine:
             changes = {"joined": tuple(sorted(here - before)), "left": tuple(sorted(before - here))}
             self.events = {what: ids for what, ids in changes.items() if ids}
             if left := changes["left"]:
-                if self.serving is not None:
-                    self.serving.leave(server, frozenset(left))
+                if self.server_method is not None:
+                    self.server_method.leave(server, frozenset(left))
                 self.site.leave(left)
-        self.log.traffic, self.unlost.log.traffic, self.missed = [], [], ()
+        self.log.traffic, self.faultless_exchange.log.traffic, self.missed = [], [], ()
 
-    def _server_round(self, serving: ServerMethod | Alone) -> list[str]:
+    def _server_round(self, method: ServerMethod | Alone) -> list[str]:
         with self.clock.of("graph"):
-            sampled = serving.sample(self.server)
-        self._answered(serving.round(self.server, sampled), self.server.clients, self.exchange)
+            sampled = method.sample(self.server)
+        self._answered(method.round(self.server, sampled), self.server.clients, self.exchange)
         return sampled
 
     def _answered(self, flow: ServerFlow[T], clients: Sequence[str], exchange: Exchange) -> T:
@@ -355,8 +360,8 @@ class Engine:
         with self._reading_models():
             offers = self._offers(ids)
             results = read(offers)
-            failures = self.exchange.failed(self.server.round, self.unlost.log)
-            self.missed = tuple(row for row in self.unlost.log.traffic if row.missing)
+            failures = self.exchange.failed(self.server.round, self.faultless_exchange.log)
+            self.missed = tuple(row for row in self.faultless_exchange.log.traffic if row.missing)
             raise_if_all(len(offers), failures)
             return results
 
@@ -379,18 +384,18 @@ class Engine:
 
     def offer(self, id: str) -> Message:
         """Return the message that this client needs for its current model; it is empty between peers."""
-        return Message() if self.serving is None else self.serving.offer(self.server, id)
+        return Message() if self.server_method is None else self.server_method.offer(self.server, id)
 
     def _offers_to_unseen(self, ids: Sequence[str]) -> dict[str, Message]:
         """Return the offers to clients that never took part; here no message is lost, and nothing is recorded."""
         if not ids:
             return {}
         with self.site.uncounted():
-            if self.serving is None:
+            if self.server_method is None:
                 self.site.welcome(ids)
                 return {id: Message() for id in ids}
             view = replace(self.server, state=copy_for_flow(self.server.state), clients=tuple(ids))
-            offers = self._answered(self.serving.welcome(view, ids), ids, self.unlost)
+            offers = self._answered(self.server_method.welcome(view, ids), ids, self.faultless_exchange)
             return {id: offers[id] for id in ids}
 
     def state(self) -> dict[str, Any]:
@@ -406,7 +411,7 @@ class Engine:
 
     def releases(self) -> dict[str, dict[str, Any]]:
         """Return the releases of each client under `[privacy]` (`engines.releases.counted`); empty without it."""
-        return counted(self.states, self.everyone.seen) if self.setup.privacy.on else {}
+        return counted(self.states, self.all_clients.seen) if self.setup.privacy.on else {}
 
     def close(self) -> None:
         """Release processes and memory."""

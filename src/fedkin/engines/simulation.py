@@ -35,7 +35,7 @@ class LocalEngine(Engine):
         attacks = Attacks.parse(setup.engine.adversaries)
         self.adversaries = attacks.clients(setup.federation.seen, setup.seed)
         # A simulated round is undone only if it has too few replies.
-        self.undoes = setup.engine.min_replies > 0
+        self.can_undo = setup.engine.min_replies > 0
         if attacks.each:
             clients = poisoned(setup.federation, attacks, self.adversaries, setup.seed)
             setup = replace(setup, clients=clients)

@@ -187,9 +187,9 @@ class LocalSite(Site):
         self.operations = Operations(setup.net, clients)
         # Scores by the ids of model and test samples; both are stored, so that no other objects get these ids.
         self.scored: dict[Hashable, tuple[Params, Samples, Score]] = {}
-        self.places: dict[str, Hashable] = {}  # each client's key in `scored`
+        self.score_keys: dict[str, Hashable] = {}  # each client's key in `scored`
         self.neighbours: Mapping[str, frozenset[str]] = {}
-        self.rounds: dict[str, Running] = {}
+        self.peer_flows: dict[str, Running] = {}
         self.drifting = any(client.changes for client in clients.values())
         for name in ("signature_epsilon", "sample_epsilon"):
             if self.drifting and getattr(setup.privacy, name) is not None:
@@ -500,14 +500,14 @@ class LocalSite(Site):
         yield from ((id, ready.pop(id)) for id in waiting if id in ready)
 
     def begin(self, neighbours: Mapping[str, frozenset[str]]) -> None:
-        self.neighbours, self.rounds = neighbours, {}
+        self.neighbours, self.peer_flows = neighbours, {}
 
     def step(self, inboxes: Mapping[str, dict[str, Message] | None]) -> dict[str, Outbox]:
         posts: dict[str, Outbox] = {}
         for running in self.drive(list(inboxes), self._round_of, "round", inboxes):
             with self.failures.of(running.id, "round"):
                 if (share := running.share) is None:
-                    del self.rounds[running.id]
+                    del self.peer_flows[running.id]
                     self.keep(running)
                 else:
                     try:
@@ -519,9 +519,9 @@ class LocalSite(Site):
 
     def _round_of(self, id: str) -> Running:
         """Return the flow of a peer's round; the first call starts it."""
-        if id not in self.rounds:
-            self.rounds[id] = self.flow(id, "round")
-        return self.rounds[id]
+        if id not in self.peer_flows:
+            self.peer_flows[id] = self.flow(id, "round")
+        return self.peer_flows[id]
 
     def welcome(self, ids: Iterable[str]) -> None:
         for running in self.drive(list(ids), lambda id: self.flow(id, "welcome"), "welcome"):
@@ -537,8 +537,8 @@ class LocalSite(Site):
     def scores(self, offers: Mapping[str, Message]) -> dict[str, Score]:
         setup, models = self.setup, self.models(offers)
         tests, names = {id: self.now[id].test for id in models}, _model_names(models)
-        self.places = {id: (names[id], builtins.id(tests[id])) for id in models}
-        self.scored = {at: self.scored[at] for at in self.places.values() if at in self.scored}
+        self.score_keys = {id: (names[id], builtins.id(tests[id])) for id in models}
+        self.scored = {at: self.scored[at] for at in self.score_keys.values() if at in self.scored}
         jobs, errors = self._score_jobs(models, names), dict[Hashable, FedkinError]()
         while jobs:
             again: list[ScoreJob] = []
@@ -546,15 +546,15 @@ class LocalSite(Site):
                 assert isinstance(job, ScoreJob)
                 if not isinstance(results, FedkinError):
                     for id, result in zip(job.ids, results, strict=True):
-                        self.scored[self.places[id]] = models[id], tests[id], Score(len(tests[id]), *result)
+                        self.scored[self.score_keys[id]] = models[id], tests[id], Score(len(tests[id]), *result)
                 elif len(job.ids) > 1:
                     # One of these clients failed: score each alone, so that the others get their scores.
                     again += [replace(job, ids=(id,)) for id in job.ids]
                 else:
-                    errors[self.places[job.ids[0]]] = results
+                    errors[self.score_keys[job.ids[0]]] = results
             jobs = again
         scores: dict[str, Score] = {}
-        for id, at in self.places.items():
+        for id, at in self.score_keys.items():
             if at in errors:
                 self.failures.note(errors[at], id, "evaluate")
                 continue
@@ -567,12 +567,12 @@ class LocalSite(Site):
 
     def scored_model(self, id: str) -> Params:
         """Return this client's model in the last scoring."""
-        return self.scored[self.places[id]][0]
+        return self.scored[self.score_keys[id]][0]
 
     def _score_jobs(self, models: Mapping[str, Params], names: Mapping[str, Hashable]) -> list[ScoreJob]:
         """Return jobs for the pairs of model and test samples that have no score yet, each pair once."""
         firsts: dict[Hashable, dict[Hashable, str]] = {}
-        for id, at in self.places.items():
+        for id, at in self.score_keys.items():
             if at not in self.scored:
                 firsts.setdefault(names[id], {}).setdefault(at, id)
         jobs = []

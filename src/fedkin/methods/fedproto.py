@@ -80,7 +80,7 @@ class FedProto(ServerMethod):
     )
     def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Train, then send the mean feature of each owned class."""
-        prototypes, known = spread(message, client.task.classes)
+        prototypes, known = class_table(message, client.task.classes)
         extras = {"prototypes": prototypes, "known": known.to(client.net.dtype)}
         fitted = yield from Fit(client.state["params"], PrototypeRegularised(self.lam), extras=extras)
         client.state["params"] = fitted.params
@@ -123,7 +123,7 @@ class FedProto(ServerMethod):
         params: Params = client.state["params"]
         if self.predict == "head":
             return params
-        prototypes, known = spread(message, client.task.classes)
+        prototypes, known = class_table(message, client.task.classes)
         if self.among == "owned":
             owned = torch.bincount(client.train.labels(), minlength=client.task.classes) > 0
             known = known & owned
@@ -131,7 +131,7 @@ class FedProto(ServerMethod):
         return {**params, **nearest_prototype_head(params, prototypes, known)} if known.any() else params
 
 
-def spread(message: Message, classes: int) -> tuple[Tensor, Tensor]:
+def class_table(message: Message, classes: int) -> tuple[Tensor, Tensor]:
     """(prototypes [C, d], with rows of zeros for classes without one; known, bool [C]) of a message."""
     prototypes = message["prototypes"].new_zeros(classes, message["prototypes"].shape[1])
     known = torch.zeros(classes, dtype=torch.bool)

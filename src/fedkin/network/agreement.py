@@ -23,8 +23,8 @@ from fedkin.settings import differing
 from fedkin.tasks import Task
 from fedkin.untrusted import error_text, escaped, toml_of
 
-# Makes the plan from the text of the agreed settings and a task.
-PlanOf = Callable[[str, Task], Setup]
+# Makes the setup from the text of the agreed settings and a task.
+SetupOf = Callable[[str, Task], Setup]
 # Initial parameters are drawn from torch's generator, which all threads of a process share.
 _DRAWING = Lock()
 
@@ -37,7 +37,7 @@ class Agreement(WireMessage):
     """What all participants must have in common: version, settings, task, and the net with its initial values.
 
     settings: the common settings, as TOML. first: a hash of the net and its initial values; if bodies differ, of all
-    but the bodies. cannot: why a participant cannot make a plan from these settings. columns: names of the input
+    but the bodies. cannot: why a participant cannot make a setup from these settings. columns: names of the input
     columns, if they have names, or of the classes of images. metrics: of each further metric its name, whether higher
     is better, and `code_of`.
     """
@@ -67,27 +67,27 @@ class Terms(WireMessage):
     name: StrictStr = ""
 
 
-def plan_and_agreement(
-    settings: str, task: Task, plan_of: PlanOf, device: str | None = None
+def setup_and_agreement(
+    settings: str, task: Task, setup_of: SetupOf, device: str | None = None
 ) -> tuple[Setup | None, Agreement]:  # fmt: skip
-    """Return the plan for these settings (None if it cannot be made), and this participant's agreement.
+    """Return the setup for these settings (None if it cannot be made), and this participant's agreement.
 
     device: the device of training, which must support the precision (None: this participant does not train).
     """
     try:
         with _DRAWING:
-            plan = plan_of(settings, task).equipped()
+            setup = setup_of(settings, task).equipped()
         if device is not None:
-            check_precision(plan.net.precision, opened(device))
-        metrics = tuple((each.name, each.higher, code_of(each)) for each in plan.measures)
+            check_precision(setup.net.precision, opened(device))
+        metrics = tuple((each.name, each.higher, code_of(each)) for each in setup.measures)
     except FedkinError as error:
         return None, Agreement(settings=settings, task=task, cannot=error_text(error))
-    if plan.nets is None:
-        first = plan.net.fingerprint()
+    if setup.nets is None:
+        first = setup.net.fingerprint()
     else:
-        common = {name: tensor for name, tensor in plan.net.initial.items() if not name.startswith("body.")}
+        common = {name: tensor for name, tensor in setup.net.initial.items() if not name.startswith("body.")}
         first = blake2b(codec.encode(common), digest_size=16).hexdigest()
-    return plan, Agreement(settings=settings, task=task, first=first, metrics=metrics)
+    return setup, Agreement(settings=settings, task=task, first=first, metrics=metrics)
 
 
 def difference(here: Agreement, there: Agreement) -> str:

@@ -30,8 +30,8 @@ from fedkin.flow import Message, Params, PeerMethod
 from fedkin.folders import made_private, write_private
 from fedkin.learning.devices import opened
 from fedkin.learning.metrics import Unmeasured
-from fedkin.network.agreement import Agreement, PlanOf, Terms, difference, plan_and_agreement
-from fedkin.network.consent import leaving, leaving_with_table, lines_about, releases_in
+from fedkin.network.agreement import Agreement, SetupOf, Terms, difference, setup_and_agreement
+from fedkin.network.consent import disclosure, disclosure_with_table, lines_about, releases_in
 from fedkin.network.link import LARGEST, UNREACHED, Left, Link, Missed, Refused
 from fedkin.network.messages import (
     Answer,
@@ -51,7 +51,7 @@ from fedkin.network.status import StatusFile
 from fedkin.tasks import Task
 from fedkin.untrusted import error_text, escaped
 
-# Stores a client's model of a round in a folder, with the settings of the federation, its plan, and the encoding of
+# Stores a client's model of a round in a folder, with the settings of the federation, its setup, and the encoding of
 # the table if there is one; returns the hash of the model.
 TakeHome = Callable[[Path, str, Setup, Client, SharedEncoding | None, Params, int], str]
 S = TypeVar("S", bound=WireMessage)
@@ -151,7 +151,7 @@ class ServerConnection:
 class NetworkClient(ServerConnection):
     """One client with its samples. `run` takes part until the run has ended.
 
-    samples: ready samples, or a table to encode with the common encoding. plan_of: makes the plan from the agreed
+    samples: ready samples, or a table to encode with the common encoding. setup_of: makes the setup from the agreed
     settings. folder: where the client's states are kept. settings: the client's own copy of the common settings, if
     any. consent: gets lines that say what will leave, and returns whether it may. ledger: of all releases under
     `[privacy]` (None: in memory). take_home: stores the model after each evaluation (None: it is not stored). stop: set
@@ -160,14 +160,14 @@ class NetworkClient(ServerConnection):
     """
 
     def __init__(
-        self, link: Link, samples: OwnSamples, plan_of: PlanOf, folder: Path, *,
+        self, link: Link, samples: OwnSamples, setup_of: SetupOf, folder: Path, *,
         server: str = "server", settings: str | None = None, device: str = "cpu",
         consent: Callable[[list[str]], bool] = lambda lines: True, say: Callable[[str], None] = lambda line: None,
         stop: Event | None = None, patience: float = 2.0, ledger: Ledger | None = None,
         take_home: TakeHome | None = None, watch: FileWatch | None = None, unseen: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(link, server, say=say, stop=stop, patience=patience)
-        self.plan_of, self.folder, self.samples = plan_of, folder, samples
+        self.setup_of, self.folder, self.samples = setup_of, folder, samples
         self.settings, self.device = settings, device
         self.consent, self.ledger, self.take_home = consent, ledger or Ledger(), take_home
         self.client: Client
@@ -179,14 +179,14 @@ class NetworkClient(ServerConnection):
         self.watch, self.unseen = watch, unseen
         again = "has changed: what it tells of itself, anew; then the new samples count too"
         self.later_lines = [f"whenever {watch.path} {again}"] if watch is not None else []  # what may leave later
-        self.leaves = folder / LEAVES  # another process makes this file, so that this client leaves for good
+        self.leave_file = folder / LEAVES  # another process makes this file, so that this client leaves for good
         self.versions: dict[str, Client] = {}  # the samples by hash, if they may change
         self.status = StatusFile(link, folder, "client", lambda: [server])
 
     def run(self) -> None:
         """Take part until the run has ended; raises Left, and RunError if the server refuses this client."""
         with self.status:
-            self.leaves.unlink(missing_ok=True)
+            self.leave_file.unlink(missing_ok=True)
             self.link.offer(self.server, f"life/{self.life}", b"")  # so that a second process with its key is refused
             if isinstance(self.samples, OwnTable):
                 self.client, self.task = self._agree_on_encoding(self.samples)
@@ -194,13 +194,13 @@ class NetworkClient(ServerConnection):
                 self.client, self.task = self.samples
             self._describe()
             while True:
-                if self.leaves.exists():
+                if self.leave_file.exists():
                     self.await_farewell(self.say_leaving())
                     return
-                plan = self._agree()
-                self.status.round, self.status.rounds = 0, plan.training.rounds
-                about = self._about_with_salt() if plan.privacy.on else self.about
-                self._begin(plan, self._hello(about=about))
+                setup = self._agree()
+                self.status.round, self.status.rounds = 0, setup.training.rounds
+                about = self._about_with_salt() if setup.privacy.on else self.about
+                self._begin(setup, self._hello(about=about))
                 try:
                     if self._serve():
                         return
@@ -236,24 +236,24 @@ class NetworkClient(ServerConnection):
     # -- joining --------------------------------------------------------------------------------------------------
 
     def _agree(self) -> Setup:
-        """Return the plan for the server's settings; raises RunError if this client's agreement differs."""
+        """Return the setup for the server's settings; raises RunError if this client's agreement differs."""
         terms = self.wait_for(Terms, "terms")
         theirs, self.status.federation = terms.agreement, terms.name
         settings = theirs.settings if self.settings is None else self.settings
-        plan, ours = plan_and_agreement(settings, theirs.task or self.task, self.plan_of, self.device)
+        setup, ours = setup_and_agreement(settings, theirs.task or self.task, self.setup_of, self.device)
         columns = tuple(map(str, self.client.about.get("columns", ())))
         ours = ours.model_copy(update={"task": self._task(theirs.task), "columns": columns})
         words = difference(ours, theirs)
-        if words or plan is None:
+        if words or setup is None:
             raise self._unable(ours, f"this client cannot take part: {words or ours.cannot}")
-        if plan.nets is not None and self.client.id not in plan.nets:
+        if setup.nets is not None and self.client.id not in setup.nets:
             raise RunError(f"this client cannot take part: the experiment deals no body to {self.client.id!r}")
-        page = self.ledger.page("", plan.privacy)
-        if not self.consented and not self.consent([*leaving(plan, self.client, page), *self.later_lines]):
+        page = self.ledger.page("", setup.privacy)
+        if not self.consented and not self.consent([*disclosure(setup, self.client, page), *self.later_lines]):
             raise Left
         self.consented = True  # also for later joins, since the settings stay the same
         self.agreement = ours
-        return plan
+        return setup
 
     def _unable(self, ours: Agreement, words: str) -> RunError:
         """Tell the server why this client cannot take part, if its owner consents; returns the error to raise."""
@@ -276,7 +276,7 @@ class NetworkClient(ServerConnection):
         """Return the samples of a table, after all clients have agreed on the columns and the encoding."""
         if self.settings is None:
             self.settings = self.wait_for(Terms, "terms").agreement.settings
-        lines, self.consented = leaving_with_table(table, self.settings, self.plan_of, self.ledger)
+        lines, self.consented = disclosure_with_table(table, self.settings, self.setup_of, self.ledger)
         if not self.consent([*lines, *self.later_lines]):
             raise Left
         self.ledger.beside.append("profile")
@@ -319,32 +319,32 @@ class NetworkClient(ServerConnection):
 
     # -- a run ----------------------------------------------------------------------------------------------------
 
-    def _begin(self, plan: Setup, start: Welcome) -> None:
+    def _begin(self, setup: Setup, start: Welcome) -> None:
         """Prepare for the run to which the server has admitted this client."""
-        client, self.plan = self.client, plan
+        client, self.setup = self.client, setup
         self.run_id, self.epoch, self.number, self.id = start.run, start.epoch, start.number, client.id
         self.clients = {self.id: client}
-        consented = releases_in(plan, client) * plan.training.rounds if plan.privacy.on else None
-        self.page = self.ledger.page(self.run_id, plan.privacy, consented)
+        consented = releases_in(setup, client) * setup.training.rounds if setup.privacy.on else None
+        self.page = self.ledger.page(self.run_id, setup.privacy, consented)
         facts = {**dict(self.about), "columns": client.about.get("columns"), "digest": "", "seen": False}
         self.page.sent({"join": [*(name for name, value in facts.items() if value), *self.ledger.beside]})
-        executor = OneByOne(plan.net, self.clients, Modules(opened(self.device)))
+        executor = OneByOne(setup.net, self.clients, Modules(opened(self.device)))
         self.site = LocalSite(
-            plan, self.clients, executor, noise=system_noise, store=self.page, signatures=self.link.signatures
+            setup, self.clients, executor, noise=system_noise, store=self.page, signatures=self.link.signatures
         )
-        self.validator = Validator(plan)
+        self.validator = Validator(setup)
         self.checkpoints = ClientCheckpoints(self.folder / self.run_id)
         self.history: tuple[Any, ...] | None = None
         self.offered, self.used_samples = self.number - 1, self.about.digest
-        self.leaving = ""  # the nonce of the hello by which it leaves
+        self.leave_nonce = ""  # the nonce of the hello by which it leaves
         self.stored_round = 0  # the newest round whose model is kept
 
     def _serve(self) -> bool:
         """Answer orders; returns True if the run has ended or this client has left, and False to join once more."""
         with self.site.exact():
             while True:
-                if not self.leaving and self.leaves.exists():
-                    self.leaving = self.say_leaving()
+                if not self.leave_nonce and self.leave_file.exists():
+                    self.leave_nonce = self.say_leaving()
                 self._reread()
                 data = self.pull(f"{self.run_id}/{self.epoch}/{self.number}/order")
                 if data is None:
@@ -366,7 +366,7 @@ class NetworkClient(ServerConnection):
     def _answered(self, order: Order) -> Answer:
         """Return the answer to an order, with what this client has released so far."""
         answer = Answer(number=self.number) if order.what == "end" else self._answer(order)
-        if not self.plan.privacy.on:
+        if not self.setup.privacy.on:
             return answer
         if order.what == "scores":
             self.page.sent({"evaluate": ["scores"]})
@@ -378,8 +378,8 @@ class NetworkClient(ServerConnection):
         """Read the number of the newest order; returns the result of `_serve` if it is to end, else None."""
         if (now := self.read(Pointer, "now")) is None:
             return None
-        if now.left and self.leaving:
-            self.await_farewell(self.leaving)
+        if now.left and self.leave_nonce:
+            self.await_farewell(self.leave_nonce)
             return True
         if now.left:
             self.say("the server counts this client as one that has left")
@@ -442,18 +442,18 @@ class NetworkClient(ServerConnection):
 
     def _beyond_consent(self, order: Order) -> str:
         """Return why this order exceeds the consent of the client's owner; empty if it does not."""
-        assert not isinstance(self.plan.method, PeerMethod)
-        rounds = self.plan.training.rounds
+        assert not isinstance(self.setup.method, PeerMethod)
+        rounds = self.setup.training.rounds
         if order.round > rounds:
             return f"the server asked for round {order.round} of {rounds}"
         asked = order.phase
-        if self.plan.sums_securely and asked in STEPS:
+        if self.setup.sums_securely and asked in STEPS:
             if asked != MASKED:
                 return ""
             asked = str(order.message.get("phase"))
-        if order.what == "ask" and asked not in self.plan.method.phases():
+        if order.what == "ask" and asked not in self.setup.method.phases():
             phase = escaped(repr(asked), 60)
-            return f"the server asked for phase {phase}, which method {self.plan.method.name!r} does not have"
+            return f"the server asked for phase {phase}, which method {self.setup.method.name!r} does not have"
         return ""
 
     def _evaluate(self, round: int, offer: Message) -> Answer:
@@ -463,14 +463,14 @@ class NetworkClient(ServerConnection):
         """
         try:
             score = self.site.scores({self.id: offer})[self.id]
-            digest = [] if self.plan.task.kind == "risk" else [list(part) for part in score.digest]
+            digest = [] if self.setup.task.kind == "risk" else [list(part) for part in score.digest]
             fields = {name: getattr(score, name) for name in ("n", "right", "figures", "further")}
             scored = Scored(loss=float(score.loss), digest=digest, **fields)
         except Exception as error:
             return Answer(number=self.number, error=self._why(error))
         if self.take_home is not None:
             settings, params = self.agreement.settings, self.site.scored_model(self.id)
-            model = self.take_home(self.folder, settings, self.plan, self.client, self.encoding, params, round)
+            model = self.take_home(self.folder, settings, self.setup, self.client, self.encoding, params, round)
             self.stored_round = round
             self.status.tell(model={"": model})
             scored = scored.model_copy(update={"model": model})
@@ -479,7 +479,7 @@ class NetworkClient(ServerConnection):
     def _say_stored(self) -> None:
         """Say of which round the model is kept, which is not the last round if the run ends without this client."""
         if self.stored_round:
-            rounds, folder = self.plan.training.rounds, self.folder
+            rounds, folder = self.setup.training.rounds, self.folder
             self.say(f"its model after round {self.stored_round} of {rounds} is kept: fedkin export {folder}")
 
     def _failed(self) -> Failed | None:

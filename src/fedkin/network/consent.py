@@ -32,7 +32,7 @@ from fedkin.forms import (
     length_of,
 )
 from fedkin.learning.metrics import file_of
-from fedkin.network.agreement import PlanOf, plan_and_agreement
+from fedkin.network.agreement import SetupOf, setup_and_agreement
 from fedkin.untrusted import escaped
 
 _ROOM = 1 << 16  # bytes of names in a message
@@ -56,8 +56,8 @@ def lines_about(client: Client, peer: bool = False) -> list[str]:
     return lines
 
 
-def leaving_with_table(
-    table: OwnTable, settings: str, plan_of: PlanOf, ledger: Ledger
+def disclosure_with_table(
+    table: OwnTable, settings: str, setup_of: SetupOf, ledger: Ledger
 ) -> tuple[list[str], bool]:  # fmt: skip
     """Return lines that say all that a participant with a table will send, and whether the lines are complete.
 
@@ -69,32 +69,32 @@ def leaving_with_table(
         client, task = table.client(agree({table.name: table.summary}, table.reading))
     except DataError:
         return lines, False
-    plan, _ = plan_and_agreement(settings, task, plan_of)
-    if plan is None:
+    setup, _ = setup_and_agreement(settings, task, setup_of)
+    if setup is None:
         return lines, False
-    return lines + leaving(plan, client, ledger.page("", plan.privacy)), True
+    return lines + disclosure(setup, client, ledger.page("", setup.privacy)), True
 
 
-def leaving(plan: Setup, client: Client, page: Page | None = None) -> list[str]:
+def disclosure(setup: Setup, client: Client, page: Page | None = None) -> list[str]:
     """Return lines that say what a participant sends: each message of the method, and what it tells about itself.
 
     page: the participant's page of the ledger, under `[privacy]`.
     """
-    context, private, peer = plan.context(plan.net_of(client.id)), plan.privacy, isinstance(plan.method, PeerMethod)
+    context, private, peer = setup.context(setup.net_of(client.id)), setup.privacy, isinstance(setup.method, PeerMethod)
     lines = []
-    for name in _messages(plan):
-        sets = plan.method.declared(name)
+    for name in _messages(setup):
+        sets = setup.method.declared(name)
         if sets is None:
             lines.append(f"{name}: not declared by the method, so anything that it puts into the message")
             continue
-        described = [_describe_fields(fields, context, private, plan.sums_securely) for fields in sets]
+        described = [_describe_fields(fields, context, private, setup.sums_securely) for fields in sets]
         size = max(size for _, size in described)
         large = f", about {size:,} bytes each time" if size else ""
         lines.append(f"{name}: {' or '.join(dict.fromkeys(words for words, _ in described))}{large}")
     if private.on:
-        lines += _describe_noise(plan, client, page)
-    if plan.sums_securely:
-        least = plan.privacy.min_members
+        lines += _describe_noise(setup, client, page)
+    if setup.sums_securely:
+        least = setup.privacy.min_members
         lines.append(
             f"secure sums: the server learns the sum over a group of at least {least} members, and of this one public "
             "keys, encrypted shares, signatures, and its number of samples; in a smaller group nothing is sent"
@@ -106,40 +106,40 @@ def leaving(plan: Setup, client: Client, page: Page | None = None) -> list[str]:
             "evaluation: the loss and the task's figures over its test samples, their number, and a hash of "
             f"its model{exact}"
         )
-        further = ", ".join(f"{each.name} ({file_of(each) or 'fedkin'})" for each in plan.measures)
+        further = ", ".join(f"{each.name} ({file_of(each) or 'fedkin'})" for each in setup.measures)
         lines += [f"metrics: a number of each over its test samples{exact}: {further}"] if further else []
     return lines
 
 
-def releases_in(plan: Setup, client: Client) -> int:
+def releases_in(setup: Setup, client: Client) -> int:
     """Return the number of releases in a round with one message of each kind, without the signature.
 
     All noised fields of a message are one release, or one release each if `clip` has a norm for each field.
     """
-    context, total = plan.context(plan.net_of(client.id)), 0
-    if plan.privacy.clip is None:
+    context, total = setup.context(setup.net_of(client.id)), 0
+    if setup.privacy.clip is None:
         return 0
-    for name in _messages(plan):
+    for name in _messages(setup):
         most = 0
-        for fields in plan.method.declared(name) or ():
+        for fields in setup.method.declared(name) or ():
             once = noised_in(fields)
             noised = sum(
                 _wanted(form, context) is not False and form.is_float and name not in once
                 for name, form in fields.items()
             )
-            most = max(most, noised if isinstance(plan.privacy.clip, Mapping) else min(1, noised))
+            most = max(most, noised if isinstance(setup.privacy.clip, Mapping) else min(1, noised))
         total += most
     return total
 
 
-def largest_message(plan: Setup, id: str) -> int:
+def largest_message(setup: Setup, id: str) -> int:
     """Return the most bytes that a message of this participant may have, with room for its head and for rounding.
 
     This is twice the size of the declared form; `run.message_limit_mb` if a form leaves the size open, and never more.
     """
-    context, largest = plan.context(plan.net_of(id)), 0
-    for name in _messages(plan):
-        sets = plan.method.declared(name)
+    context, largest = setup.context(setup.net_of(id)), 0
+    for name in _messages(setup):
+        sets = setup.method.declared(name)
         if sets is None:
             return context.most_bytes
         for fields in sets:
@@ -151,18 +151,18 @@ def largest_message(plan: Setup, id: str) -> int:
                 total += bound
             largest = max(largest, total)
     # Masked numbers have 8 bytes each.
-    return min(context.most_bytes, (4 if plan.sums_securely else 2) * largest + _ROOM)
+    return min(context.most_bytes, (4 if setup.sums_securely else 2) * largest + _ROOM)
 
 
-def _messages(plan: Setup) -> list[str]:
+def _messages(setup: Setup) -> list[str]:
     """Return the names of the messages that the method sends."""
-    method = plan.method
+    method = setup.method
     return sorted(method.shares) if isinstance(method, PeerMethod) else sorted(method.phases())
 
 
-def _describe_noise(plan: Setup, client: Client, page: Page | None) -> list[str]:
+def _describe_noise(setup: Setup, client: Client, page: Page | None) -> list[str]:
     """Return lines on the noise in messages and in training, and on its epsilon."""
-    private, rounds, releases = plan.privacy, plan.training.rounds, releases_in(plan, client)
+    private, rounds, releases = setup.privacy, setup.training.rounds, releases_in(setup, client)
     lines = []
     if private.clip is not None:
         clip = private.clip if isinstance(private.clip, Mapping) else {"all together": private.clip}
@@ -178,8 +178,8 @@ def _describe_noise(plan: Setup, client: Client, page: Page | None) -> list[str]
         )
     trained = None
     if private.sample_epsilon is not None and client.size:
-        how = private.training(client.size, plan.training, plan.method.fits)
-        trained = {"rate": how.rate, "noise": how.noise, "steps": rounds * plan.method.fits * how.steps}
+        how = private.training(client.size, setup.training, setup.method.fits)
+        trained = {"rate": how.rate, "noise": how.noise, "steps": rounds * setup.method.fits * how.steps}
         lines.append(
             f"training: a step draws each sample with the probability {how.rate:.3g}, clips its gradient to the norm "
             f"{how.clip:g}, and adds normal noise of {how.noise:.3g} times that, from a secret of this machine's own: "

@@ -42,21 +42,21 @@ class PeerEngine(Engine):
     site: LocalSite
 
     def __init__(
-        self, plan: Setup, client: Client, neighbours: PeerExchange, page: Page, status: StatusFile, device: str
+        self, setup: Setup, client: Client, neighbours: PeerExchange, page: Page, status: StatusFile, device: str
     ) -> None:  # fmt: skip
         self.client, self.neighbours, self.page, self.status = client, neighbours, page, status
         names = sorted([*neighbours.others, client.id])
         sizes = {id: client.size if id == client.id else 0 for id in names}
-        self.validator = Validator(plan, neighbours.link.refused.add)
+        self.validator = Validator(setup, neighbours.link.refused.add)
         self.behind = True  # whether the neighbours may be in a later round
         self.absent: set[str] = set()
         self.next = 0  # before this round the neighbours offer nothing to this peer
-        status.rounds = plan.training.rounds
+        status.rounds = setup.training.rounds
         clients = {client.id: client}
         site = LocalSite(
-            plan, clients, OneByOne(plan.net, clients, Modules(opened(device))), noise=system_noise, store=page
+            setup, clients, OneByOne(setup.net, clients, Modules(opened(device))), noise=system_noise, store=page
         )
-        super().__init__(plan, Roster({id: Entry(True, 1, sizes[id], None) for id in names}, plan.task), site)
+        super().__init__(setup, Roster({id: Entry(True, 1, sizes[id], None) for id in names}, setup.task), site)
 
     def round(self, number: int) -> Outcome:
         outcome = super().round(number)
@@ -77,8 +77,8 @@ class PeerEngine(Engine):
         about = about_of(self.client, self.setup.task)
         facts = {**about.model_dump(), "about": {}}
         return {
-            "name": self.everyone.name, "fingerprint": about.digest, "task": asdict(self.setup.task),
-            "clients": {id: facts if id == self.client.id else {} for id in self.everyone},
+            "name": self.all_clients.name, "fingerprint": about.digest, "task": asdict(self.setup.task),
+            "clients": {id: facts if id == self.client.id else {} for id in self.all_clients},
         }  # fmt: skip
 
     def _peers_round(self) -> list[str]:

@@ -11,15 +11,14 @@ import math
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
-from threading import Condition, Event, Thread
+from threading import Condition, Thread
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field, StrictBool, StrictStr
 
-from fedkin.data.own import OwnTable
 from fedkin.engines.client_list import Entry, Roster, times_of
 from fedkin.engines.setup import Setup
 from fedkin.errors import ConfigError, DataError, MethodError, RunError, first_few
@@ -27,8 +26,8 @@ from fedkin.federation import Client, Federation
 from fedkin.federation.samples import Absence
 from fedkin.federation.summaries import ColumnTypes, SharedEncoding, TableSummary, agree, common_columns
 from fedkin.federation.table import Reading
-from fedkin.network.agreement import Agreement, PlanOf, Terms, difference, plan_and_agreement
-from fedkin.network.link import Left, Link, LinkError, Missed, Refused
+from fedkin.network.agreement import Agreement, SetupOf, Terms, difference, setup_and_agreement
+from fedkin.network.link import Link, LinkError, Missed, Refused
 from fedkin.network.messages import Count, Id, Pointer, WireMessage, encode, read
 from fedkin.network.settings import NetworkSettings, task_from
 from fedkin.settings import Settings, parse
@@ -37,12 +36,11 @@ from fedkin.untrusted import error_text, escaped
 
 NEXT_ROUND = "the next round"  # what a late client waits for
 _SAMPLES = 10**12
-_LARGEST_HELLO = 1 << 26  # bytes
+LARGEST_HELLO = 1 << 26  # bytes
 _SLICE = 5.0  # seconds of one pull of a hello
 _ALIVE = 3.0  # seconds within which a living process of the same name answers
 _AGAIN = 0.05  # seconds between two looks at a participant
 _LONGEST_PAUSE = 60.0  # longest time between two looks, after unreadable hellos
-_SHORT = 0.5  # seconds of one pull from a peer
 
 
 class About(Settings):
@@ -182,12 +180,12 @@ class Registration:
     """
 
     def __init__(
-        self, link: Link, settings: str, plan_of: PlanOf, network: NetworkSettings, *, name: str = "federation",
+        self, link: Link, settings: str, setup_of: SetupOf, network: NetworkSettings, *, name: str = "federation",
         reading: Reading | None = None, kept: Mapping[str, Any] | None = None,
         moved: Mapping[str, Any] | None = None, shared: Shared | None = None,
         keep: Callable[[Shared], None] = lambda shared: None, say: Callable[[str], None] = lambda line: None,
     ) -> None:  # fmt: skip
-        self.link, self.network, self.plan_of, self.name, self.say = link, network, plan_of, name, say
+        self.link, self.network, self.setup_of, self.name, self.say = link, network, setup_of, name, say
         self.reading, self.shared, self.keep = reading, shared, keep
         self.run, self.epoch = secrets.token_hex(4), secrets.token_hex(4)
         self.changed = Condition()
@@ -199,11 +197,11 @@ class Registration:
         self.processes: dict[str, str] = {}  # by client, the process that takes part
         self.next_order: dict[str, int] = {}  # by admitted client, the number of its next order
         self.next_round: dict[str, Hello] = {}  # clients that join, leave or have new samples from the next round on
-        self.leaving: dict[str, Hello] = {}  # clients that have left in this round
+        self.left_this_round: dict[str, Hello] = {}  # clients that have left in this round
         self.fingerprint = ""  # of a resumed run: the fingerprint in federation.json
         self.lost_at: dict[str, float] = {}  # by member without a connection, since when
         self.closed = self.complete = False
-        self.plan: Setup | None = None
+        self.setup: Setup | None = None
         self.agreement = Agreement(settings=settings, task=None)
         self.threads: dict[str, Thread] = {}
         if kept is not None:
@@ -228,10 +226,10 @@ class Registration:
 
     def _set_task(self, task: Task) -> None:
         """Set the federation's task; raises ConfigError if the experiment does not fit it."""
-        plan, agreement = plan_and_agreement(self.agreement.settings, task, self.plan_of)
-        if plan is None:
+        setup, agreement = setup_and_agreement(self.agreement.settings, task, self.setup_of)
+        if setup is None:
             raise ConfigError(agreement.cannot)
-        self.plan, self.agreement = plan, agreement
+        self.setup, self.agreement = setup, agreement
 
     # -- waiting for clients --------------------------------------------------------------------------------------
 
@@ -295,14 +293,14 @@ class Registration:
 
     def roster(self) -> Roster:
         """Return the roster of the clients, as they described themselves."""
-        assert self.plan is not None
+        assert self.setup is not None
         members = [(id, one) for id, one in sorted(self.members.items()) if one.first.seen or not one.left]
-        return Roster({id: member.entry for id, member in members}, self.plan.task, self.name)
+        return Roster({id: member.entry for id, member in members}, self.setup.task, self.name)
 
     def facts(self) -> dict[str, Any]:
         """Return the facts of the clients for records and reports."""
-        assert self.plan is not None
-        task = self.plan.task
+        assert self.setup is not None
+        task = self.setup.task
         more: dict[str, Any] = {}
         if task.kind != "classification":
             more = {"outputs": task.outputs, "metric": task.metric.name}
@@ -341,11 +339,11 @@ class Registration:
         with self.changed:
             self._confirm_leaving()
             changes, self.next_round = self.next_round, {}
-            self.leaving = {name: hello for name, hello in changes.items() if hello.leaves}
+            self.left_this_round = {name: hello for name, hello in changes.items() if hello.leaves}
             gone = [name for name in self.active if name not in changes and self.is_gone(name)]
             for name in gone:
                 self.say(f"{name} was not connected for {self.network.gone_after:g} s: it has left")
-            for name in sorted({*self.leaving, *gone}):
+            for name in sorted({*self.left_this_round, *gone}):
                 member = self.members[name]
                 self.members[name] = Member(told=member.told, away=(*member.away, (round, None)))
                 self.point(name)
@@ -373,9 +371,9 @@ class Registration:
 
     def _confirm_leaving(self) -> None:
         """Confirm to clients that they have left, since a checkpoint has that by now."""
-        for name, hello in self.leaving.items():
+        for name, hello in self.left_this_round.items():
             self._farewell(name, hello)
-        self.leaving = {}
+        self.left_this_round = {}
 
     def end(self) -> None:
         """Confirm to clients that they have left; tell those that wait for another round that the run has ended."""
@@ -446,11 +444,11 @@ class Registration:
         most = Counter(tasks.values()).most_common(1)[0][0]
         like = [name for name in hellos if tasks[name] == most]
         first = hellos[like[0]].agreement
-        plan, agreement = self.plan, self.agreement
+        setup, agreement = self.setup, self.agreement
         try:
             if first.task is None:
                 raise ConfigError("it does not say what it has learned to predict")
-            if plan is None:
+            if setup is None:
                 self._set_task(first.task)
         except Exception as error:  # torch may lack the memory for a net of this task
             return dict.fromkeys(like, f"the experiment cannot be run with these samples: {error_text(error)}")
@@ -460,7 +458,7 @@ class Registration:
             name: f"{words} (here: {first_few(like, 4)}; there: {name})" for name, words in differing.items() if words
         }
         if wrong:  # even a client with the task of most may be refused here, and come back with another file
-            self.plan, self.agreement = plan, agreement
+            self.setup, self.agreement = setup, agreement
         return wrong
 
     # -- arrivals -------------------------------------------------------------------------------------------------
@@ -489,7 +487,7 @@ class Registration:
             self.point(name)
             while not self.closed:
                 try:
-                    data = self.link.pull(name, "hello", _SLICE, _LARGEST_HELLO)
+                    data = self.link.pull(name, "hello", _SLICE, LARGEST_HELLO)
                     if data != before:
                         before = data
                         self._answer(name, read(Hello, data))
@@ -527,8 +525,8 @@ class Registration:
             if words:
                 self._refuse(name, hello, words)
             elif hello.leaves and not later:
-                if name in self.leaving:
-                    self.leaving[name] = hello
+                if name in self.left_this_round:
+                    self.left_this_round[name] = hello
                 else:
                     self._farewell(name, hello)
             else:
@@ -634,14 +632,14 @@ class Registration:
             return f"the federation is complete without it ({first_few(self.active)}); {how}"
         if hello.about is None:
             return self._unlike_columns(hello)
-        if self.plan is None:  # it is checked again when it waits for a round
+        if self.setup is None:  # it is checked again when it waits for a round
             return ""
         try:
             entries = {id: Entry(True, 1, member.now.n_train, None) for id, member in self.members.items()}
             entries[name] = Entry(hello.seen, 1, hello.about.n_train, None)
-            self.plan.method.check(cast(Federation, Roster(entries, self.plan.task)))
+            self.setup.method.check(cast(Federation, Roster(entries, self.setup.task)))
         except ConfigError as error:
-            return f"method {self.plan.method.name!r} cannot take it in: {error_text(error)}"
+            return f"method {self.setup.method.name!r} cannot take it in: {error_text(error)}"
         return ""
 
     def _unlike_columns(self, hello: Hello) -> str:
@@ -658,74 +656,3 @@ class Registration:
         with self.changed:
             self.closed = True
             self.changed.notify_all()
-
-
-# -- tables of peers --------------------------------------------------------------------------------------------------
-
-
-class TableOffer(WireMessage):
-    """What a peer tells about its table: its columns, or their profile, as JSON."""
-
-    agreement: Agreement
-    text: StrictStr
-
-
-def agree_with_peers(
-    link: Link, names: Iterable[str], begin: int | Sequence[str], table: OwnTable, settings: str, *,
-    kept: Shared | None, stop: Event, say: Callable[[str], None],
-) -> Shared:  # fmt: skip
-    """Exchange table profiles with all other peers; return the common encoding, which each peer computes itself.
-
-    begin: names of the peers that begin and agree on the encoding; a number stands for all. Peers exchange first their
-    columns, and then the profile of the columns that most have. kept: what was agreed before. Raises Left, and RunError
-    if this table or the settings differ. Columns and profile stay offered, for peers that come later.
-    """
-    others = {*names} - {link.me}
-    first = {*others, link.me} if isinstance(begin, int) else {*begin}
-
-    def exchanged(what: str, text: str) -> dict[str, str]:
-        mine = TableOffer(agreement=Agreement(settings=settings), text=text)
-        for id in others:
-            link.offer(id, what, encode(mine))
-        return _pull_tables(link, what, mine, first if kept is None else set(), stop, say)
-
-    try:
-        columns = {
-            id: ColumnTypes.from_json(text)
-            for id, text in exchanged("columns", table.summary.columns.to_json()).items()
-        }
-        common = common_columns(columns) if kept is None else kept.columns
-        if extra := table.keep(common):
-            say(f"columns that most have not stay here: {', '.join(map(escaped, extra))}")
-        profiles = {
-            id: TableSummary.from_json(text) for id, text in exchanged("profile", table.summary.to_json()).items()
-        }
-        return kept or Shared(agree(profiles, table.reading), common, tuple(profiles))
-    except DataError as error:
-        raise RunError(error_text(error)) from None
-
-
-def _pull_tables(
-    link: Link, what: str, mine: TableOffer, first: set[str], stop: Event, say: Callable[[str], None]
-) -> dict[str, str]:  # fmt: skip
-    """Return the text of each of these peers; raises Left, and RunError if the settings of a peer differ."""
-    heard = {link.me: mine.text} if link.me in first else {}
-    waiting = 0
-    while missing := sorted(first - set(heard)):
-        if stop.is_set():
-            raise Left
-        if waiting != len(missing):
-            waiting = len(missing)
-            say(f"waiting for the {what} of the tables of {first_few(missing)}")
-        for id in missing:
-            try:
-                there = read(TableOffer, link.pull(id, what, _SHORT, _LARGEST_HELLO))
-                words = difference(mine.agreement, there.agreement)
-            except (Missed, Refused):
-                continue
-            except MethodError as error:
-                words = error_text(error)
-            if words:
-                raise RunError(f"{id} cannot be a neighbour: {words}")
-            heard[id] = there.text
-    return dict(sorted(heard.items()))

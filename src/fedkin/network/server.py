@@ -37,9 +37,9 @@ _END = 5.0  # seconds to tell clients that the run has ended
 class NetworkSite(Site):
     """The remote clients, at the other ends of links. Their states, models and features stay with them."""
 
-    def __init__(self, plan: Setup, registration: Registration, stopping: Callable[[], bool]) -> None:
+    def __init__(self, setup: Setup, registration: Registration, stopping: Callable[[], bool]) -> None:
         super().__init__()
-        self.plan, self.registration, self.link, self.stopping = plan, registration, registration.link, stopping
+        self.setup, self.registration, self.link, self.stopping = setup, registration, registration.link, stopping
         self.number = self.begun = 0
         # Rounds that were undone; and the last round in which each client answered a phase.
         self.undone: list[int] = []
@@ -51,7 +51,7 @@ class NetworkSite(Site):
         self.drifted: set[str] = set()  # clients that a test found to have drifted
         self.work_of: dict[str, Any] = {}  # what each client reports in this round
         self.pool = ThreadPoolExecutor(_MOST, thread_name_prefix="client")  # threads are made when they are needed
-        self.size_limit = cache(lambda id: largest_message(plan, id) + _ROOM)
+        self.size_limit = cache(lambda id: largest_message(setup, id) + _ROOM)
 
     # -- requests to a site ---------------------------------------------------------------------------------------
 
@@ -71,7 +71,7 @@ class NetworkSite(Site):
         return [(id, Message(**answer.reply)) for id, answer in answers.items() if answer.reply is not None]
 
     def scores(self, offers: Mapping[str, Message]) -> dict[str, Score]:
-        task, further, scores = self.plan.task, len(self.plan.measures), dict[str, Score]()
+        task, further, scores = self.setup.task, len(self.setup.measures), dict[str, Score]()
         for id, answer in self._ask_all("scores", "evaluate", offers).items():
             if answer.score is None:
                 continue
@@ -132,7 +132,7 @@ class NetworkSite(Site):
         """Note the work, the releases and the failure that a client reports."""
         if (failed := answer.failed) is not None:
             self._fail(id, phase, Undelivered(Missing(failed.kind), escaped(failed.words, 300)), failed.injected)
-        if self.plan.privacy.on:
+        if self.setup.privacy.on:
             self.spent[id] = _never_less(answer.spent or Spent(releases=0), self.spent.get(id))
         if answer.work is not None:
             self.work_of[id] = answer.work
@@ -188,7 +188,7 @@ class NetworkSite(Site):
         if answer.error is None:
             return answer
         words = escaped(answer.error, 300)
-        if self.plan.engine.errors == "stop":
+        if self.setup.engine.errors == "stop":
             raise RunError(f"client {id!r}: {words}")
         return Undelivered(Missing.FAILED, words)
 
@@ -246,7 +246,7 @@ class NetworkEngine(Engine):
 
     def _take_members(self) -> None:
         """Use the current members of the registration, and let each claim at most its registered number of samples."""
-        self.everyone = self.registration.roster()
+        self.all_clients = self.registration.roster()
         samples = {id: member.now.n_train for id, member in self.registration.members.items()}
         self.exchange.validator = Validator(self.setup, self.registration.link.refused.add, samples)
 
@@ -284,7 +284,7 @@ class NetworkEngine(Engine):
         if not self.setup.privacy.on:
             return {}
         none = Spent(releases=0)
-        return {id: self.site.spent.get(id, none).model_dump() for id in self.everyone.seen}
+        return {id: self.site.spent.get(id, none).model_dump() for id in self.all_clients.seen}
 
     def end(self) -> None:
         """Tell all clients that are there that the run has ended."""

@@ -19,10 +19,10 @@ COUNTED: Mapping[str, Verdict] = dict(zip(("gained", "lost", "apart", "few"), VE
 _EQUAL = 1e-9
 
 
-def spread(values: Sequence[float | None]) -> tuple[float, float] | None:
+def mean_and_sd(values: Sequence[float | None]) -> tuple[float, float] | None:
     """Mean and sample standard deviation (0 for one value); None if any value is unknown.
 
-    >>> spread([1.0, 3.0]), spread([1.0, None]), spread([])
+    >>> mean_and_sd([1.0, 3.0]), mean_and_sd([1.0, None]), mean_and_sd([])
     ((2.0, 1.4142135623730951), None, None)
     """
     numbers = [float(value) for value in values if value is not None]
@@ -104,8 +104,8 @@ def figures_of(run: Result, gain: Gains | None) -> dict[str, float | None]:
     }
 
 
-def line(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row of `table` for CSV: the seeds as text, and mean and standard deviation of each figure."""
+def csv_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row of `comparison_rows` for CSV: the seeds as text, and mean and standard deviation of each figure."""
     return {
         name: dict(zip(("mean", "sd"), value, strict=True)) if isinstance(value, tuple)
         else " ".join(map(str, value)) if isinstance(value, list) else value
@@ -134,7 +134,7 @@ def added_by_exchange(name: str, results: Mapping[str, Mapping[int, Scored]]) ->
     return None if alone is None else differences(results[name], alone)
 
 
-def table(results: Mapping[str, Mapping[int, Result]]) -> list[dict[str, Any]]:
+def comparison_rows(results: Mapping[str, Mapping[int, Result]]) -> list[dict[str, Any]]:
     """Return a row per method: mean and spread (sample standard deviation) over seeds of the runs' figures.
 
     metric: the name of the metric. The figures are those of `figures_of`, epsilon only under `[privacy]`. surely: mean
@@ -148,7 +148,7 @@ def table(results: Mapping[str, Mapping[int, Result]]) -> list[dict[str, Any]]:
         runs = list(by_seed.values())
         gains = [None if local is None else gains_over(run, local[seed]) for seed, run in by_seed.items()]
         figures = [figures_of(run, gain) for run, gain in zip(runs, gains, strict=True)]
-        over_seeds = {name: spread([one[name] for one in figures]) for name in figures[0]}
+        over_seeds = {name: mean_and_sd([one[name] for one in figures]) for name in figures[0]}
         row: dict[str, Any] = {"method": method, "seeds": sorted(by_seed), "metric": runs[0].metric.name}
         later = ("gain", "hurt", *COUNTED, *(() if private else ("epsilon",)))
         row |= {name: pair for name, pair in over_seeds.items() if name not in later}
@@ -170,11 +170,11 @@ def _further_metrics(by_seed: Mapping[int, Result], local: Mapping[int, Result] 
     runs = [(run, None if local is None else local[seed]) for seed, run in by_seed.items()]
     rows: dict[str, Any] = {}
     for name, facts in (runs[0][0].summary.get("metrics") or {}).items():
-        pair = spread([_metric_mean(run, name) for run, _ in runs])
+        pair = mean_and_sd([_metric_mean(run, name) for run, _ in runs])
         if pair is None:
             continue
         rows[name] = {"mean": pair[0], "sd": pair[1]}
-        alone = spread([None if other is None else _metric_mean(other, name) for _, other in runs])
+        alone = mean_and_sd([None if other is None else _metric_mean(other, name) for _, other in runs])
         if alone is not None:
             rows[name]["gain"] = (1 if facts["higher"] else -1) * (pair[0] - alone[0])
     return {"metrics": rows} if rows else {}

@@ -104,7 +104,7 @@ def further(
     return rows
 
 
-def judged(scores: Mapping[str, Score], clients: Federation | Roster) -> dict[str, Any]:
+def metric_figures(scores: Mapping[str, Score], clients: Federation | Roster) -> dict[str, Any]:
     """Return `figures` under the metric's name; with unseen clients also their figures ("unseen") and the "gap".
 
     The entry under the metric's name is over the clients that take part. gap: the difference of the two means, above 0

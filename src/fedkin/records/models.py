@@ -187,7 +187,7 @@ class ModelContext:
         return cls(federation, {id: setup.net_of(id) for id in federation}, settings, method)
 
 
-def keep_models(folder: Path, models: Mapping[str, Params], about: ModelContext, limit_mb: float) -> dict[str, Stamp]:
+def keep_models(folder: Path, models: Mapping[str, Params], context: ModelContext, limit_mb: float) -> dict[str, Stamp]:
     """Write the models of a run into its folder; returns the stamps of the files.
 
     Clients with equal models share a file. If all different models together are larger than `limit_mb`, only the
@@ -201,10 +201,10 @@ def keep_models(folder: Path, models: Mapping[str, Params], about: ModelContext,
         why = f"its models take {size / 2**20:,.0f} MB, and run.models_limit_mb is {limit_mb:g}"
         say("%s", f"{folder}: the models are not kept: {why}")
         groups = []
-    nets = list(dict.fromkeys(about.nets[id] for id in sorted(models)))
+    nets = list(dict.fromkeys(context.nets[id] for id in sorted(models)))
     frozen = {net: f"frozen-{number}.safetensors" for number, net in enumerate(nets, 1) if net.frozen}
     file = {id: f"model-{number}.safetensors" for number, ids in enumerate(groups, 1) for id in ids}
-    index = json_bytes(_index(about, nets, frozen, file, why))
+    index = json_bytes(_index(context, nets, frozen, file, why))
     written = {Path(INDEX).name, *file.values(), *frozen.values()}
     for old in place.glob("*") if place.exists() else ():
         if old.name not in written:
@@ -250,26 +250,27 @@ def digest_of(params: Params) -> str:
 
 
 def _index(
-    about: ModelContext, nets: Sequence[Net], frozen: Mapping[Net, str], file: Mapping[str, str], why: str
+    context: ModelContext, nets: Sequence[Net], frozen: Mapping[Net, str], file: Mapping[str, str], why: str
 ) -> dict[str, Any]:
     """Return the index: the nets, and each client's file, net and scale."""
-    federation = about.federation
+    federation = context.federation
     scale = {id: federation[id].phases[-1].train.scale for id in sorted(file)}
     scales = list(dict.fromkeys(each for each in scale.values() if each is not None))
     # The settings of each net with a stored model.
-    settings = {about.nets[id]: about.settings[id] for id in sorted(file, reverse=True)}
+    settings = {context.nets[id]: context.settings[id] for id in sorted(file, reverse=True)}
     facts = []
     for net in nets:
         model, shapes = settings.get(net), {name: list(tensor.shape) for name, tensor in net.initial.items()}
         table = None if model is None else model.model_dump(mode="json")
         facts.append(NetFacts(model=table, modules=str(net.module), shapes=shapes, frozen=frozen.get(net)))
     clients = {
-        id: _Client(file=file[id], net=nets.index(about.nets[id]), scale=None if each is None else scales.index(each))
+        id: _Client(file=file[id], net=nets.index(context.nets[id]), scale=None if each is None else scales.index(each))
         for id, each in scale.items()
     }
     index = Index(
         why=why, dtype="float64" if nets and nets[0].dtype == torch.float64 else "float32",
-        precision=nets[0].precision if nets else "float32", method=dict(about.method), task=federation.task, nets=facts,
+        precision=nets[0].precision if nets else "float32", method=dict(context.method), task=federation.task,
+        nets=facts,
         scales=scales, clients=clients, encoding=federation.encoding, target=federation.target,
     )  # fmt: skip
     return index.model_dump(mode="json")

@@ -16,18 +16,18 @@ from fedkin.tasks import Metric
 from fedkin.untrusted import error_text, escaped, json_of, parquet_in, text_in, toml_of
 
 
-class Form(BaseModel):
+class FileSchema(BaseModel):
     """A strict JSON object: a text is no number, true is not 1, and NaN is refused."""
 
     model_config = ConfigDict(extra="ignore", strict=True, allow_inf_nan=False)
 
 
-class _Ways(Form):
+class _Ways(FileSchema):
     up: int = Field(ge=0)
     down: int = Field(ge=0)
 
 
-class Statistics(Form):
+class Statistics(FileSchema):
     """Statistics of a metric over clients; an unknown figure is None or missing."""
 
     mean: float | None = None
@@ -43,22 +43,22 @@ class Statistics(Form):
     left_out: int | None = None
 
 
-class _Groups(Form):
+class _Groups(FileSchema):
     found: int | None = None
     ari: float | None = None
     nmi: float | None = None
     modularity: float | None = None
 
 
-class Spent(Form):
+class TimingLine(FileSchema):
     """A line of timing.jsonl."""
 
     round: int
     total: float | None = None
 
 
-class Line(Form):
-    """A line of rounds.jsonl; `reading.judged` checks its metric."""
+class RoundLine(FileSchema):
+    """A line of rounds.jsonl; `reading.check_metric` checks its metric."""
 
     round: int
     bytes: _Ways
@@ -71,25 +71,25 @@ class Line(Form):
     events: dict[Literal["joined", "left", "drifted"], list[str]] = {}
 
 
-class _Missed(Form):
+class _Missed(FileSchema):
     count: int
     round: int
     phase: str
     reason: str
 
 
-class _Missing(Form):
+class _Missing(FileSchema):
     kinds: dict[str, int]
     clients: dict[str, _Missed]
 
 
-class _Epsilon(Form):
+class _Epsilon(FileSchema):
     max: float | None
     mean: float | None
     clients: dict[str, float | None]
 
 
-class _Privacy(Form):
+class _Privacy(FileSchema):
     """Epsilon is None if it has no bound."""
 
     epsilon: _Epsilon
@@ -106,19 +106,19 @@ class _Measured(Statistics):
     values: dict[str, float | None]
 
 
-class _Flops(Form):
+class _Flops(FileSchema):
     local_training: float | None
 
 
-class _Seconds(Form):
+class _Seconds(FileSchema):
     total: float
     local: float
     graph: float
     evaluate: float
 
 
-class Summary(Form):
-    """The parts of the file summary.json that are read; `reading.judged` checks its metric."""
+class Summary(FileSchema):
+    """The parts of the file summary.json that are read; `reading.check_metric` checks its metric."""
 
     method: str
     scenario: str
@@ -146,7 +146,7 @@ class Summary(Form):
     training_paths: list[dict[str, str]] | None = None
 
 
-class _Client(Form):
+class _Client(FileSchema):
     n_train: int | None = None
     n_test: int | None = None
     group: str | None = None
@@ -155,19 +155,19 @@ class _Client(Form):
     seen: bool = True
 
 
-class _Task(Form):
+class _Task(FileSchema):
     classes: int | None = None
 
 
-class Facts(Form):
+class Facts(FileSchema):
     """The file federation.json."""
 
     task: _Task = _Task()
     clients: dict[str, _Client] = {}
 
 
-class Plan(Form):
-    """The file plan.json: the plan of a comparison, a tuning or a sweep; it can be resumed only with the same plan.
+class PlanFile(FileSchema):
+    """The file plan.json of a comparison, a tuning or a sweep; it can be resumed only with the same plan.
 
     values: [method or None, setting, values] for each setting that is tried. hold_out: the held-out data that judge
     candidates. equal: number of candidates for every method, the range of their rates, and the seed of their draws.
@@ -189,37 +189,37 @@ class Plan(Form):
         return self.model_dump(mode="json", exclude_defaults=True)
 
 
-def plan_in(folder: Path) -> Plan:
-    """Read the plan of a folder; raises RunError naming the file and the field."""
+def plan_in(folder: Path) -> PlanFile:
+    """Read the plan file of a folder; raises RunError naming the file and the field."""
     path = folder / "plan.json"
-    return Plan.model_validate(checked(Plan, read_json(path), path))
+    return PlanFile.model_validate(checked(PlanFile, read_json(path), path))
 
 
 # Next to an experiment that `fedkin tune` wrote, and in a comparison of this experiment.
 VALIDATION = "validation.json"
 
 
-class Validation(Form):
+class Validation(FileSchema):
     """The file validation.json: each method's mean on held-out training data ("samples:0.2", "clients:0.2")."""
 
     hold_out: str = Field(pattern=r"^(samples|clients):\d*\.?\d+(e-\d+)?$")
     means: dict[str, float]
 
 
-class _Method(Form):
+class _Method(FileSchema):
     name: str = ""
 
 
-class _Rounds(Form):
+class _Rounds(FileSchema):
     rounds: int = 0
 
 
-class _Run(Form):
+class _Run(FileSchema):
     seed: int = 0
     label: str | None = None
 
 
-class Settings(Form):
+class ExperimentFile(FileSchema):
     """The file experiment.toml of a run or a comparison."""
 
     data: dict[str, Any] = {}
@@ -254,7 +254,7 @@ def checked(form: type[BaseModel], value: Any, where: str | Path) -> Any:
     return value
 
 
-def judged(row: Mapping[str, Any], metric: Metric, where: str | Path) -> None:
+def check_metric(row: Mapping[str, Any], metric: Metric, where: str | Path) -> None:
     """Raise RunError for a row without figures of the metric; None is allowed: a round without evaluation."""
     if metric.name not in row:
         raise RunError(f"{where}: no {metric.name} in it, by which the clients of this run are compared; {MEND}")
@@ -266,7 +266,7 @@ def summary_in(path: Path) -> dict[str, Any]:
     """Read the summary of a run; raises RunError that names the file and the fault."""
     summary: dict[str, Any] = checked(Summary, read_json(path), path)
     metric = metric_of(summary)
-    judged(summary, metric, path)
+    check_metric(summary, metric, path)
     if summary[metric.name] is None:
         raise RunError(f"{path}: {metric.name}: expected a table of names and values, got None; {MEND}")
     return summary
@@ -278,11 +278,11 @@ def settings_in(path: Path) -> dict[str, Any]:
         table = toml_of(text_in(path, SETTINGS_BYTES))
     except (OSError, ValueError) as error:
         raise RunError(f"{path}: cannot be read as TOML ({error_text(error)}); {MEND}") from None
-    settings: dict[str, Any] = checked(Settings, table, path)
+    settings: dict[str, Any] = checked(ExperimentFile, table, path)
     return settings
 
 
-def lines_in(path: Path, form: type[Form]) -> list[dict[str, Any]]:
+def lines_in(path: Path, form: type[FileSchema]) -> list[dict[str, Any]]:
     """Read a file with a line of JSON per round, each with this schema; raises RunError naming the line."""
     try:
         lines = text_in(path, JSON_BYTES).splitlines()

@@ -144,9 +144,9 @@ class Records:
         text = files.csv_text(self.rows["rounds"]).encode()
         self.sealed["rounds.csv"] = files.write_bytes(self.folder / "rounds.csv", text)
 
-    def keep_models(self, models: Mapping[str, Params], about: ModelContext, limit_mb: float) -> bool:
+    def keep_models(self, models: Mapping[str, Params], context: ModelContext, limit_mb: float) -> bool:
         """Write the clients' models (if within the limit) and their index; returns whether models are stored."""
-        written = {} if self.folder is None else keep_models(self.folder, models, about, limit_mb)
+        written = {} if self.folder is None else keep_models(self.folder, models, context, limit_mb)
         self.sealed |= written
         return len(written) > 1  # the index is written even without models
 
@@ -219,7 +219,7 @@ class Records:
                 continue
             rows = (
                 reading.rows_in(reading.table_of(path, self._schemas()[match[1]])) if match[1] in _TABLES
-                else reading.lines_in(path, reading.Line if match[1] == "rounds" else reading.Spent)
+                else reading.lines_in(path, reading.RoundLine if match[1] == "rounds" else reading.TimingLine)
             )  # fmt: skip
             if len(rows) != self.sealed[file].rows:
                 raise RunError(f"{path}: {len(rows)} rows, written were {self.sealed[file].rows}; {reading.MEND}")

@@ -163,7 +163,7 @@ class Result:
     def timing(self) -> list[dict[str, Any]]:
         """The seconds of each round; empty for a run without a folder."""
         path = None if self.folder is None else self.folder / "timing.jsonl"
-        return reading.lines_in(path, reading.Spent) if path is not None and path.is_file() else []
+        return reading.lines_in(path, reading.TimingLine) if path is not None and path.is_file() else []
 
     @cached_property
     def features(self) -> dict[int, Path]:
@@ -289,9 +289,9 @@ def read_run(folder: Path) -> Result:
         raise RunError(f"{wrong[0]}; {reading.MEND}")
     summary = reading.summary_in(folder / "summary.json")
     metric = metrics.metric_of(summary)
-    rounds = reading.lines_in(folder / "rounds.jsonl", reading.Line)
+    rounds = reading.lines_in(folder / "rounds.jsonl", reading.RoundLine)
     for number, row in enumerate(rounds, 1):
-        reading.judged(row, metric, f"{folder / 'rounds.jsonl'}: line {number}")
+        reading.check_metric(row, metric, f"{folder / 'rounds.jsonl'}: line {number}")
     clients = reading.table_of(folder / "clients.parquet", client_schema(metric.name))
     _check_values(folder / "clients.parquet", clients, metric)
     facts = folder / "federation.json"

@@ -41,10 +41,10 @@ def headline(data: Data) -> str:
 
 def budget(data: Data) -> str:
     """Describe how methods were run: rounds, steps, seeds and learning rates."""
-    plan = data["budget"]
+    budget = data["budget"]
     return (
-        f"suite {data['suite']}: {plan['rounds']} rounds of {plan['local_steps']} steps, {len(plan['seeds'])} seeds, "
-        f"the best of {plan['rates']} learning rates on held-out training samples"
+        f"suite {data['suite']}: {budget['rounds']} rounds of {budget['local_steps']} steps, "
+        f"{len(budget['seeds'])} seeds, the best of {budget['rates']} learning rates on held-out training samples"
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from fedkin.analysis.intervals import added
 from fedkin.errors import RunError
 from fedkin.records import reading
-from fedkin.records.comparison import figures_of, spread, unequal_conditions
+from fedkin.records.comparison import figures_of, mean_and_sd, unequal_conditions
 from fedkin.records.files import read_json
 from fedkin.records.metrics import privacy_sentence
 from fedkin.records.run import Result, find_runs, read_run, unfinished
@@ -112,7 +112,7 @@ def _run_data(reported: Sequence[ReportRun]) -> tuple[list[dict[str, Any]], list
                 "federation": federations.index(federation),
                 "curve": _curve(run, max(20, _CURVE_ROUNDS // len(runs))),
                 "clients": pack_values(run.values_by_round, ids, points, run.metric.share),
-                "gain": None if gain is None else [_rounded(gain.by_client.get(id)) for id in ids],
+                "gain": None if gain is None else [_six_digits(gain.by_client.get(id)) for id in ids],
                 "sure": verdicts_of(entry, ids),
                 "risks": risks_of(run),
                 "graph": graph,
@@ -178,14 +178,14 @@ def _curve(run: Result, most: int) -> dict[str, list[Any]]:
         figures, groups, unseen = row[run.metric.name] or {}, row["groups"] or {}, row.get("unseen") or {}
         curve["round"].append(row["round"])
         curve["bytes"].append(sent)
-        curve["seconds"].append(_rounded(seconds.get(row["round"])))
+        curve["seconds"].append(_six_digits(seconds.get(row["round"])))
         for name in ("mean", "worst10", "worst20", "std"):
-            curve[name].append(_rounded(figures.get(name)))
+            curve[name].append(_six_digits(figures.get(name)))
         if run.unseen:
-            curve["unseen"].append(_rounded(unseen.get("mean")))
-            curve["gap"].append(_rounded(row.get("gap")))
+            curve["unseen"].append(_six_digits(unseen.get("mean")))
+            curve["gap"].append(_six_digits(row.get("gap")))
         for name in ("found", "ari"):
-            curve[name].append(_rounded(groups.get(name)))
+            curve[name].append(_six_digits(groups.get(name)))
     return dict(curve)
 
 
@@ -208,13 +208,13 @@ def _row(label: str, of_method: Sequence[ReportRun], runs: Sequence[Result]) -> 
         "label": label,
         "seeds": len(of_method),
         "given": list(dict.fromkeys(text for entry in of_method for text in entry.run.summary.get("given") or ())),
-        **{name: _over_seeds(values) for name, values in by_figure.items()},
+        **{name: _mean_and_half_interval(values) for name, values in by_figure.items()},
         "adds": _adds([entry.run for entry in of_method], runs),
     }
 
 
-def _over_seeds(values: Sequence[float | None]) -> list[float] | None:
-    pair = spread(values)
+def _mean_and_half_interval(values: Sequence[float | None]) -> list[float] | None:
+    pair = mean_and_sd(values)
     return None if pair is None else [pair[0], student(len(values)) * pair[1]]
 
 
@@ -236,7 +236,7 @@ def _events(run: Result) -> float | None:
     return min(rarer, default=None)
 
 
-def _rounded(value: float | None) -> float | None:
+def _six_digits(value: float | None) -> float | None:
     """Round to six digits: more than the samples justify, and half the size on the page."""
     return None if value is None else round(value, 6)
 
@@ -290,7 +290,7 @@ def _comparison(runs: Sequence[Result]) -> tuple[str, str] | None:
     plan, experiment = home / "plan.json", home / "experiment.toml"
     if homes or not plan.is_file() or not experiment.is_file():
         return None
-    planned = reading.checked(reading.Plan, read_json(plan), plan)
+    planned = reading.checked(reading.PlanFile, read_json(plan), plan)
     names, seeds = planned["methods"], [str(seed) for seed in planned["seeds"]]
     if {f"{name}-seed{seed}" for name in names for seed in seeds} != {folder.name for folder in folders}:
         return None

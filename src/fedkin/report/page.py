@@ -10,7 +10,7 @@ from fedkin._version import __version__
 from fedkin.graph.picture import embedded, library, unpacking
 from fedkin.records.comparison import COUNTED
 from fedkin.records.files import read_json
-from fedkin.records.reading import Form, checked
+from fedkin.records.reading import FileSchema, checked
 from fedkin.report.html import NONE, part, render, small
 from fedkin.report.runs import RULE
 from fedkin.report.sections import RISK_HEADS, missing_tables, risk_rows, traffic_tables
@@ -218,7 +218,7 @@ def _text(value: Any) -> str:
 # -- the answer of `fedkin advise`, first on the page: who should train with whom, and how sure that is ----------------
 
 
-class Advice(Form):
+class Advice(FileSchema):
     """The parts of the file advice.json that the page shows."""
 
     sentence: str

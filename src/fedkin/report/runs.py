@@ -156,9 +156,9 @@ def verdicts_of(reported: ReportRun, ids: Sequence[str]) -> dict[str, Any] | Non
     differences = {} if gains is None else gains.sure
     withheld = "" if gains is None or local is None else _withheld(run) or _withheld(local)
     columns = {
-        "own": [_rounded(intervals.get(id)) for id in ids],
+        "own": [_rounded_bounds(intervals.get(id)) for id in ids],
         "events": [seen[id].events if id in seen else None for id in ids],
-        "gain": [_rounded(differences[id][0][1:3]) if id in differences else None for id in ids],
+        "gain": [_rounded_bounds(differences[id][0][1:3]) if id in differences else None for id in ids],
         "verdict": [differences[id][1] if id in differences else None for id in ids],
         "withheld": withheld,
     }
@@ -174,7 +174,7 @@ def _withheld(run: Result) -> str:
     return "no per-sample outcomes were kept"
 
 
-def _rounded(bounds: Sequence[float | int | None] | None) -> list[float] | None:
+def _rounded_bounds(bounds: Sequence[float | int | None] | None) -> list[float] | None:
     if bounds is None or None in bounds:
         return None
     return [round(float(end), 6) for end in bounds if end is not None]

@@ -237,7 +237,9 @@ def measures_of(by_label: Mapping[str, Sequence[ReportRun]]) -> dict[str, Any] |
         "heads": [
             f"{metric['title']}, {'higher' if metric['higher'] else 'lower'} is better" for metric in metrics.values()
         ],
-        "rows": [[label, *(_over_seeds(of_method, name) for name in metrics)] for label, of_method in measured.items()],
+        "rows": [
+            [label, *(_mean_and_worst(of_method, name) for name in metrics)] for label, of_method in measured.items()
+        ],
         "columns": [f"{label}: {name}" for label, name in first],
         "clients": [
             [id, *("–" if (value := values.get(id)) is None else f"{value:.3f}" for values in first.values())]
@@ -247,7 +249,7 @@ def measures_of(by_label: Mapping[str, Sequence[ReportRun]]) -> dict[str, Any] |
     }
 
 
-def _over_seeds(runs: Sequence[Mapping[str, Any]], name: str) -> str:
+def _mean_and_worst(runs: Sequence[Mapping[str, Any]], name: str) -> str:
     known = [run[name] for run in runs if name in run and run[name].get("mean") is not None]
     if len(known) < len(runs):
         return "–"

@@ -10,7 +10,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from fedkin.records.comparison import COUNTED, spread
+from fedkin.records.comparison import COUNTED, mean_and_sd
 from fedkin.records.metrics import metric_of, missing_sentence, privacy_sentence
 from fedkin.report.units import megabytes, student
 from fedkin.tasks import METRICS
@@ -192,10 +192,10 @@ def left_out(results: Mapping[str, Mapping[str, Mapping[int, Result]]]) -> Table
     )  # fmt: skip
     for method in methods:
         cells = [
-            spread([(run.summary.get("unseen") or {}).get("mean") for run in results[group][method].values()])
+            mean_and_sd([(run.summary.get("unseen") or {}).get("mean") for run in results[group][method].values()])
             for group in groups
         ]
-        mean = spread([None if cell is None else cell[0] for cell in cells])
+        mean = mean_and_sd([None if cell is None else cell[0] for cell in cells])
         table.add_row(method, *(_plain(cell, 3) for cell in (*cells, mean)))
     return table
 

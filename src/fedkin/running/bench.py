@@ -27,7 +27,7 @@ from fedkin.federation import Federation
 from fedkin.flow import AnyMethod
 from fedkin.records.controls import controls_of, named, split_control
 from fedkin.records.files import write_bytes
-from fedkin.records.reading import Plan
+from fedkin.records.reading import PlanFile
 from fedkin.records.run import Result
 from fedkin.running.api import program_experiment
 from fedkin.running.grid import Cell, Choice, HoldOut, Runs, Watchers, run_plan
@@ -90,13 +90,13 @@ def _lines(
         return Federation([replace(client, group=None) for client in made.values()], made.task)
 
     try:
-        plan = program_experiment(
+        experiment = program_experiment(
             clients, method, rounds=suite.rounds, seed=suite.seeds[0], model=entry.model,
             training={"local_steps": suite.local_steps, "batch_size": suite.batch_size},
             settings={"evaluate_every": max(1, suite.rounds), "models": "none"},
         ).with_method(method)  # fmt: skip
         tried = tune(
-            plan.with_changes(**{"training.rounds": max(1, suite.rounds // 2)}), [method.name],
+            experiment.with_changes(**{"training.rounds": max(1, suite.rounds // 2)}), [method.name],
             [Choice(RATE, entry.rates)], _HOLD_OUT, suite.seeds[:1], None, folder / "rates", watch=watch,
         )[method.name]  # fmt: skip
     except ConfigError as error:
@@ -105,14 +105,14 @@ def _lines(
     if chosen is None:
         return [{**key, "failed": next((one.failed for one in tried if one.failed), "no rate works")}]
     rate = chosen.settings[RATE]
-    base = Runs(plan.with_changes(**{RATE: rate}), None)
+    base = Runs(experiment.with_changes(**{RATE: rate}), None)
     of_method = controls_of(type(method))
     suffixes = ["", *(named("", control) for control in suite.controls if control in of_method)]
     names = [method.name + suffix for suffix in suffixes]
     cells = [Cell(name, {RATE: rate}, base.for_method(name), name) for name in names]
 
     results = run_plan(
-        base, cells, folder / "runs", Plan(methods=names, seeds=list(suite.seeds)),
+        base, cells, folder / "runs", PlanFile(methods=names, seeds=list(suite.seeds)),
         lambda result: _figures(federation(result.seed), result), watch, failed=lambda why: {"failed": why},
     )  # fmt: skip
     return [

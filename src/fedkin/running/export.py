@@ -21,7 +21,7 @@ from fedkin.running.model_loader import Loaded
 
 __all__ = ["ENDINGS", "Answer", "columns_of", "export_model"]
 
-Form = Literal["torch", "onnx"]
+ExportFormat = Literal["torch", "onnx"]
 ENDINGS: Mapping[str, str] = {"torch": ".pt2", "onnx": ".onnx"}
 _NEEDS = ("onnx", "onnxscript")
 _SAYS = {
@@ -64,7 +64,7 @@ class Answer(nn.Module):
         return shares[:, 1] if self.kind == "risk" else shares
 
 
-def export_model(models: Loaded, client: str | None, to: Form, out: Path) -> list[Path]:
+def export_model(models: Loaded, client: str | None, to: ExportFormat, out: Path) -> list[Path]:
     """Write a client's model to `out`, and next to it a .json with its inputs and outputs, and a .py.
 
     The .py is a copy of `fedkin.running.exported`: it predicts from a frame with any number of rows, without fedkin.

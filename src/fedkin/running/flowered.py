@@ -43,16 +43,16 @@ def write_app(folder: Path, experiment: Path, out: Path, data_root: Path | None)
 
     out: folder of the run's records, on the machine of the SuperLink. data_root: the folder of data sets there.
     """
-    plan = load(experiment)
-    _check(plan)
-    _check_models(plan)
+    loaded = load(experiment)
+    _check(loaded)
+    _check_models(loaded)
     if any(folder.iterdir() if folder.is_dir() else ()):
         raise ConfigError(f"{folder}: not empty; name a new folder")
     package = folder / _PACKAGE
     package.mkdir(parents=True, exist_ok=True)
     root = (data_root or Path("data")).absolute()
     files = {
-        folder / "pyproject.toml": tomli_w.dumps(_project(plan, out.absolute(), root)),
+        folder / "pyproject.toml": tomli_w.dumps(_project(loaded, out.absolute(), root)),
         package / "__init__.py": "",
         package / "server_app.py": _SERVER,
         package / "client_app.py": _CLIENT,
@@ -62,15 +62,17 @@ def write_app(folder: Path, experiment: Path, out: Path, data_root: Path | None)
         write_new(path, text.encode(), "name a new folder")
 
 
-def _check(plan: Experiment) -> None:
-    if isinstance(plan.method, PeerMethod):
-        raise ConfigError(f"method.name: {plan.method.name!r} has no server, and Flower has one: use fedkin net join")
-    settings_of(plan)
+def _check(experiment: Experiment) -> None:
+    if isinstance(experiment.method, PeerMethod):
+        raise ConfigError(
+            f"method.name: {experiment.method.name!r} has no server, and Flower has one: use fedkin net join"
+        )
+    settings_of(experiment)
 
 
-def _check_models(plan: Experiment) -> None:
+def _check_models(experiment: Experiment) -> None:
     """Raise ConfigError for a relative path: Flower starts an app in Flower's own folder."""
-    model = plan.table.get("model", {})
+    model = experiment.table.get("model", {})
     nets = {f"model.nets.{name}": net for name, net in model.get("nets", {}).items()}
     for where, net in {"model": model, **nets}.items():
         if "path" in net and not Path(net["path"]).is_absolute():
@@ -79,11 +81,11 @@ def _check_models(plan: Experiment) -> None:
             )
 
 
-def _project(plan: Experiment, out: Path, root: Path) -> dict[str, Any]:
+def _project(experiment: Experiment, out: Path, root: Path) -> dict[str, Any]:
     return {
         "build-system": {"requires": ["hatchling"], "build-backend": "hatchling.build"},
         "project": {
-            "name": "fedkin-app", "version": "1.0.0", "description": f"fedkin {__version__}: {plan.name}",
+            "name": "fedkin-app", "version": "1.0.0", "description": f"fedkin {__version__}: {experiment.name}",
             "license": "Apache-2.0", "dependencies": ["flwr>=1.41"],
         },
         "tool": {
@@ -106,12 +108,12 @@ def run_app(
 
     config: `out` and `data-root`, folders on this machine.
     """
-    plan = load(experiment)
-    _check(plan)
+    loaded = load(experiment)
+    _check(loaded)
     out, root = Path(str(config["out"])), Path(str(config["data-root"]))
     if not out.is_absolute():
         raise RunError(f"run config: out: {out} is not an absolute path, and Flower's folder is not yours")
     say(f"records: {out}")
     with CallingLink("server", calls, hold=_HOLD, say=say) as link:
-        result = serve(plan, link, out, data_root=root, say=say, watcher=watcher)
+        result = serve(loaded, link, out, data_root=root, say=say, watcher=watcher)
     return result, out

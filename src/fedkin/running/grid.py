@@ -24,10 +24,10 @@ from fedkin.folders import locked
 from fedkin.keys import rng
 from fedkin.methods import METHODS
 from fedkin.records import reading
-from fedkin.records.comparison import line, table
+from fedkin.records.comparison import comparison_rows, csv_row
 from fedkin.records.controls import named, split_control
 from fedkin.records.files import add_sealed, csv_text, faults, json_bytes, read_json, seal_of
-from fedkin.records.reading import Plan
+from fedkin.records.reading import PlanFile
 from fedkin.records.run import Result
 from fedkin.running.experiment import Experiment, setting_value
 from fedkin.running.loop import Watcher, run_experiment
@@ -144,7 +144,7 @@ def _check_once(option: str, names: Sequence[Any]) -> None:
         raise ConfigError(f"{option}: at least one is needed, and none twice")
 
 
-def check_plan(folder: Path | None, plan: Plan) -> None:
+def check_plan(folder: Path | None, plan: PlanFile) -> None:
     """Raise ConfigError for missing or repeated methods or seeds; RunError if the folder has another plan."""
     _check_once("--methods", plan.methods)
     _check_once("--seeds", plan.seeds)
@@ -354,7 +354,7 @@ def _attempt(runs: Runs, seed: int, folder: Path, watcher: Watcher | None) -> Re
 
 
 def run_plan(
-    base: Runs, cells: Sequence[Cell], folder: Path | None, plan: Plan, extract: Callable[[Result], T],
+    base: Runs, cells: Sequence[Cell], folder: Path | None, plan: PlanFile, extract: Callable[[Result], T],
     watch: Watchers | None, *,
     outputs: Callable[[list[dict[int, T]]], Mapping[str, bytes]] = lambda results: {},
     failed: Callable[[str], T] | None = None, before: Mapping[str, bytes] | None = None,
@@ -401,11 +401,11 @@ def compare(
 
     def outputs(results: list[dict[int, Result]]) -> dict[str, bytes]:
         summaries = [result.summary for by_seed in results for result in by_seed.values()]
-        lines = [line(row) for row in table(dict(zip(methods, results, strict=True)))]
+        lines = [csv_row(row) for row in comparison_rows(dict(zip(methods, results, strict=True)))]
         return {"compare.json": json_bytes(summaries), "compare.csv": csv_text(lines).encode()}
 
     cells = [Cell(name, {}, base.for_method(name), name) for name in methods]
-    plan = Plan(methods=list(methods), seeds=list(seeds))
+    plan = PlanFile(methods=list(methods), seeds=list(seeds))
     before = None if validation is None else {reading.VALIDATION: json_bytes(dict(validation))}
     results = run_plan(base, cells, folder, plan, lambda result: result, watch, outputs=outputs, before=before)
     return dict(zip(methods, results, strict=True))
@@ -454,7 +454,7 @@ def leave_out(
     if len(set(places.values())) < len(places):
         raise ConfigError(f"--leave-out: {', '.join(chosen)} would share a folder; rename the groups")
     experiments = {group: without_group(experiment, group) for group in chosen}
-    plan = Plan(methods=list(methods), seeds=list(seeds), leave_out=chosen)
+    plan = PlanFile(methods=list(methods), seeds=list(seeds), leave_out=chosen)
     check_plan(folder, plan)
     results: dict[str, Mapping[str, Mapping[int, Result]]] = {}
     with experiment.claimed(folder, data_root, plan.to_json()):
@@ -488,10 +488,10 @@ def sweep(
         return [GridRun(cell.method, cell.settings, by_seed) for cell, by_seed in zip(cells, results, strict=True)]
 
     def outputs(results: list[dict[int, Result]]) -> dict[str, bytes]:
-        lines = [line(row) for row in rows(grid(results))]
+        lines = [csv_row(row) for row in rows(grid(results))]
         return {"sweep.json": json.dumps(lines).encode(), "sweep.csv": csv_text(lines).encode()}
 
-    plan = Plan(command="sweep", methods=list(methods), seeds=list(seeds), values=values_of(choices))
+    plan = PlanFile(command="sweep", methods=list(methods), seeds=list(seeds), values=values_of(choices))
     return grid(run_plan(base, cells, folder, plan, lambda result: result, watch, outputs=outputs))
 
 
@@ -501,7 +501,7 @@ def values_of(choices: Sequence[Choice]) -> list[tuple[str | None, str, list[Any
 
 
 def rows(grid: Sequence[GridRun]) -> list[dict[str, Any]]:
-    """Return a row of `fedkin.records.comparison.table` for each method and combination, with its settings.
+    """Return a row of `comparison_rows` for each method and combination, with its settings.
 
     gain and hurt compare with Local for the same settings and seed, if the sweep has it.
     """
@@ -511,7 +511,7 @@ def rows(grid: Sequence[GridRun]) -> list[dict[str, Any]]:
         local = [other for other in grid if other.method == "local" and dict(other.settings) == dict(cell.settings)]
         if local:
             results["local"] = local[0].results
-        lines.append({"settings": words(cell.settings), **dict(cell.settings), **table(results)[0]})
+        lines.append({"settings": words(cell.settings), **dict(cell.settings), **comparison_rows(results)[0]})
     return lines
 
 

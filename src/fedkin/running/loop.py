@@ -64,13 +64,13 @@ def execute(
     watcher: Watcher | None = None, trackers: Sequence[str | Tracker] = (),
     make: Callable[[Setup], Engine] | None = None, model: Model | None = None,
     measures: Sequence[Measure] = (), settings: Callable[[], Mapping[str, Any]] = dict,
-    about: ModelContext | None = None,
+    model_context: ModelContext | None = None,
 ) -> Result:  # fmt: skip
     """Run all rounds, from the checkpoint in the folder if there is one; raises Stop if the watcher stops the run.
 
     make: a function that makes the engine, instead of the one that `run.engine` names. model: the settings of the net,
     if it has any. measures: metrics in addition to `run.metrics`. settings: a function that returns the settings for
-    trackers. about: what the models need to be used again, if the engine's setup has no samples.
+    trackers. model_context: what the models need to be used again, if the engine's setup has no samples.
     """
     begun = time.perf_counter()
     every = (*(MEASURES[each] for each in run.metrics), *measures)
@@ -83,7 +83,7 @@ def execute(
             loop = _Loop(engine, run, records, tracking, watcher, begun, settings)
             loop.begin(name)
             loop.run_rounds()
-            summary = loop.end(name, scenario or engine.everyone.name)
+            summary = loop.end(name, scenario or engine.all_clients.name)
             models = engine.models()
         except Exception as error:
             explained = with_method_location(error, engine.setup.method)
@@ -93,9 +93,13 @@ def execute(
         finally:
             engine.close()
         final = engine.setup
-        if about is None and isinstance(final.clients, Federation):
-            about = ModelContext.of(final, final.federation, model)
-        kept = about is not None and run.models == "last" and records.keep_models(models, about, run.models_limit_mb)
+        if model_context is None and isinstance(final.clients, Federation):
+            model_context = ModelContext.of(final, final.federation, model)
+        kept = (
+            model_context is not None
+            and run.models == "last"
+            and records.keep_models(models, model_context, run.models_limit_mb)
+        )
         # First close the engine, which removes its files: nothing would remove them from a finished run.
         records.conclude(summary)
         tracking.ended(summary)
@@ -105,7 +109,7 @@ def execute(
     return Result(
         summary, records.rows["rounds"], records.table("clients"), records.table("messages"), scores,
         loop.outcome, StoredModels(folder) if folder is not None and kept else models, folder,
-        tuple(engine.everyone.unseen), records.all_graphs(), records.facts, outcomes_of(records.metric, loop.scores),
+        tuple(engine.all_clients.unseen), records.all_graphs(), records.facts, outcomes_of(records.metric, loop.scores),
     )  # fmt: skip
 
 
@@ -135,7 +139,7 @@ class _Loop:
 
     def begin(self, name: str) -> None:
         """Restore the last checkpoint if there is one, and inform watcher and trackers."""
-        resumed = self.records.begin(self.engine.everyone.task, self.engine.facts)
+        resumed = self.records.begin(self.engine.all_clients.task, self.engine.facts)
         if resumed is not None:
             self.done, state = resumed
             self.engine.restore(state["engine"])
@@ -143,12 +147,12 @@ class _Loop:
             self.paths_before = list(state["training_paths"].values())
         if self.watcher is not None:
             self.watcher.started(self.total, self.done)
-        setup, clients = self.engine.setup, self.engine.everyone
+        setup, clients = self.engine.setup, self.engine.all_clients
 
-        def about() -> dict[str, Any]:
+        def tracked_facts() -> dict[str, Any]:
             return {**self.settings(), "federation": clients.name, "clients": len(clients), "fedkin": __version__}
 
-        self.tracking.started(about, f"{name}-{setup.method.name}-seed{setup.seed}", self.done)
+        self.tracking.started(tracked_facts, f"{name}-{setup.method.name}-seed{setup.seed}", self.done)
 
     def run_rounds(self) -> None:
         """Run the remaining rounds; raises Stop."""

@@ -28,13 +28,14 @@ from fedkin.learning.models import MODELS, Model
 from fedkin.learning.training import Training
 from fedkin.methods import METHODS
 from fedkin.methods.given import Given
-from fedkin.network.agreement import Agreement, difference, plan_and_agreement
-from fedkin.network.consent import largest_message, leaving, leaving_with_table
+from fedkin.network.agreement import Agreement, difference, setup_and_agreement
+from fedkin.network.consent import disclosure, disclosure_with_table, largest_message
 from fedkin.network.join_file import Join
 from fedkin.network.link import Left, Link
 from fedkin.network.peer import PeerEngine
 from fedkin.network.peer_exchange import PeerExchange, PeerOutbox
-from fedkin.network.registration import Registration, Shared, agree_with_peers
+from fedkin.network.peer_tables import agree_with_peers
+from fedkin.network.registration import Registration, Shared
 from fedkin.network.server import NetworkEngine
 from fedkin.network.settings import NetworkSettings
 from fedkin.network.status import StatusFile
@@ -173,8 +174,8 @@ def _model_in(table: Mapping[str, Any]) -> Model:
     return parse(choose(MODELS, table["model"].get("name"), "model.name"), table["model"], "model")
 
 
-def plan_of(text: str, task: Task) -> Setup:
-    """Return the plan from a text of `settings_of`; raises ConfigError for other texts."""
+def setup_of(text: str, task: Task) -> Setup:
+    """Return the setup from a text of `settings_of`; raises ConfigError for other texts."""
     add_installed()
     try:
         table = toml_of(text)
@@ -198,7 +199,7 @@ def plan_of(text: str, task: Task) -> Setup:
 
 
 def take_home(
-    folder: Path, settings: str, plan: Setup, client: Client, shared: SharedEncoding | None, params: Params, round: int
+    folder: Path, settings: str, setup: Setup, client: Client, shared: SharedEncoding | None, params: Params, round: int
 ) -> str:  # fmt: skip
     """Store a client's model of a round in its own folder, as a run stores models; returns its hash. Raises RunError.
 
@@ -206,17 +207,17 @@ def take_home(
     of all clients' tables, if they have tables.
     """
     (folder / SEAL).unlink(missing_ok=True)  # a model is valid only once its seal is written
-    files = keep_models(folder, {client.id: params}, _context_of(settings, plan, client, shared), math.inf)
+    files = keep_models(folder, {client.id: params}, _context_of(settings, setup, client, shared), math.inf)
     write_seal(folder / SEAL, files, round)
     return digest_of(params)
 
 
-def _context_of(settings: str, plan: Setup, client: Client, shared: SharedEncoding | None) -> ModelContext:
+def _context_of(settings: str, setup: Setup, client: Client, shared: SharedEncoding | None) -> ModelContext:
     """Return the information that is needed to use one participant's model again."""
-    table, alone = toml_of(settings), Federation([client], plan.task)
+    table, alone = toml_of(settings), Federation([client], setup.task)
     if shared is not None:
         alone.encoding, alone.target = shared.encoding, shared.target
-    return ModelContext.of(plan, alone, _model_in(table), map(str, table.get("names", ())))
+    return ModelContext.of(setup, alone, _model_in(table), map(str, table.get("names", ())))
 
 
 def serve(
@@ -238,7 +239,7 @@ def serve(
         reading = experiment.data.reading("") if isinstance(experiment.data, TableSource) else None
         kept, (checkpoint, _) = folder / "federation.json", Checkpoints(folder).survey()
         registration = Registration(
-            link, settings, plan_of, experiment.network, name=experiment.name, reading=reading,
+            link, settings, setup_of, experiment.network, name=experiment.name, reading=reading,
             kept=read_json(kept) if kept.exists() else None,
             moved={} if checkpoint is None else checkpoint.state["engine"].get("moved", {}),
             shared=read_shared(folder), keep=partial(write_shared, folder), say=say,
@@ -248,14 +249,14 @@ def serve(
         try:
             with StatusFile(link, folder, "server", lambda: list(registration.members), experiment.name) as status:
                 roster = registration.wait(stopping)
-                assert registration.plan is not None
-                plan = replace(registration.plan, engine=run, public=public_from(root))
-                plan.method.check(cast(Federation, roster))
-                plan.training.count(len(roster.seen))
-                engine = NetworkEngine(plan, roster, registration, status, stopping=stopping)
+                assert registration.setup is not None
+                setup = replace(registration.setup, engine=run, public=public_from(root))
+                setup.method.check(cast(Federation, roster))
+                setup.training.count(len(roster.seen))
+                engine = NetworkEngine(setup, roster, registration, status, stopping=stopping)
                 result = execute(
-                    plan, run, name=experiment.name, scenario="network", folder=folder, watcher=watcher,
-                    make=lambda plan: engine, settings=experiment.resolved,
+                    setup, run, name=experiment.name, scenario="network", folder=folder, watcher=watcher,
+                    make=lambda _: engine, settings=experiment.resolved,
                 )  # fmt: skip
                 engine.end()
                 return result
@@ -300,7 +301,7 @@ def exchange(
     settings, stop, ledger = settings_of(experiment, names), stop or Event(), ledger or Ledger()
     shared, consented = None, False
     if isinstance(samples, OwnTable):
-        lines, consented = leaving_with_table(samples, settings, plan_of, ledger)
+        lines, consented = disclosure_with_table(samples, settings, setup_of, ledger)
         if not consent(lines):
             raise Left
         ledger.beside.append("profile")
@@ -308,35 +309,35 @@ def exchange(
         shared = agree_with_peers(link, names, begin, samples, settings, kept=kept, stop=stop, say=say)
         samples = samples.client(shared.agreed)
     client, task = samples
-    plan, mine = plan_and_agreement(settings, task, plan_of, device)
-    if plan is None:
+    setup, mine = setup_and_agreement(settings, task, setup_of, device)
+    if setup is None:
         raise ConfigError(mine.cannot)
     if (result := finished(experiment, folder)) is not None:
         return result
     run = experiment.run.model_copy(update={"checkpoint_every": 1, "engine": "peer", "mode": "one-by-one"})
-    plan = replace(plan, engine=run)
-    if not consented and not consent(leaving(plan, client, ledger.page("", plan.privacy))):
+    setup = replace(setup, engine=run)
+    if not consented and not consent(disclosure(setup, client, ledger.page("", setup.privacy))):
         raise Left
-    limit = max(largest_message(plan, name) for name in names)
+    limit = max(largest_message(setup, name) for name in names)
     with experiment.claimed(folder, Path("data")):
         if shared is not None:
             write_shared(folder, shared)
         mine = mine.model_copy(update={"columns": tuple(map(str, client.about.get("columns", ())))})
         outbox, (checkpoint, _) = PeerOutbox(folder / "sent"), Checkpoints(folder).survey()
-        done, page = 0 if checkpoint is None else checkpoint.round, ledger.page(outbox.life(), plan.privacy)
+        done, page = 0 if checkpoint is None else checkpoint.round, ledger.page(outbox.life(), setup.privacy)
         near = PeerExchange(link, names, mine, experiment.network, limit, outbox, say=say, stop=stop, done=done)
         try:
             with StatusFile(link, folder, "peer", lambda: near.others, experiment.name) as status:
                 near.gather()
-                engine = PeerEngine(plan, client, near, page, status, device)
+                engine = PeerEngine(setup, client, near, page, status, device)
                 result = execute(
-                    plan, run, name=experiment.name, scenario="network", folder=folder, watcher=watcher,
-                    make=lambda plan: engine, settings=experiment.resolved,
-                    about=_context_of(settings, plan, client, None if shared is None else shared.agreed),
+                    setup, run, name=experiment.name, scenario="network", folder=folder, watcher=watcher,
+                    make=lambda _: engine, settings=experiment.resolved,
+                    model_context=_context_of(settings, setup, client, None if shared is None else shared.agreed),
                 )  # fmt: skip
                 if run.models == "last":
                     status.tell(model={"": digest_of(result.models[client.id])})
-                near.end(plan.training.rounds + 1)
+                near.end(setup.training.rounds + 1)
             return result
         finally:
             near.close()

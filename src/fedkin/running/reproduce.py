@@ -99,7 +99,9 @@ class FinishedPart:
             row.name: _changed(self.experiment, row, chosen[row.name].settings)
             for row in table.rows() if row.name in chosen
         }  # fmt: skip
-        of_local = [plan.training.augment for plan in experiments.values() if plan.method.name == "local"]
+        of_local = [
+            experiment.training.augment for experiment in experiments.values() if experiment.method.name == "local"
+        ]
         views = {name: getattr(experiment.method, "augment", None) for name, experiment in experiments.items()}
         return [name for name, view in views.items() if view is not None and view not in of_local]
 

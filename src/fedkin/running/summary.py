@@ -33,14 +33,14 @@ def round_line(outcome: Outcome, scores: Mapping[str, Score], engine: Engine) ->
     line: dict[str, Any] = {
         "round": outcome.round,
         "sampled": list(outcome.sampled),
-        **metrics.judged(scores, engine.roster),
+        **metrics.metric_figures(scores, engine.roster),
         "groups": metrics.groups(outcome.graph, engine.roster.planted),
         **metrics.traffic(outcome.traffic),
         "samples": sum(outcome.samples.values()),
         "inferred": outcome.inferred,
         "flops": outcome.flops,
     }
-    further = metrics.further(engine.setup.measures, scores, engine.everyone.unseen) if scores else {}
+    further = metrics.further(engine.setup.measures, scores, engine.all_clients.unseen) if scores else {}
     optional: dict[str, Any] = {
         "missing": missing_kinds(message.missing for message in outcome.traffic),
         "skipped": outcome.skipped,
@@ -59,15 +59,15 @@ def summary_of(
     seconds: Mapping[str, float], training_paths: list[dict[str, str]],
 ) -> dict[str, Any]:  # fmt: skip
     """Return the content of summary.json, without empty entries (no warnings, nothing missing, ...)."""
-    rounds, setup, everyone = records.rows["rounds"], engine.setup, engine.everyone
-    seen = {id: score for id, score in scores.items() if id not in set(everyone.unseen)}
+    rounds, setup, all_clients = records.rows["rounds"], engine.setup, engine.all_clients
+    seen = {id: score for id, score in scores.items() if id not in set(all_clients.unseen)}
     settings = setup.method.model_dump(mode="json")
     optional: dict[str, Any] = {
-        "calibration": calibration_of(outcomes_of(everyone.task.metric, seen)),
+        "calibration": calibration_of(outcomes_of(all_clients.task.metric, seen)),
         "given": prior_knowledge(settings, run.network),
         "warnings": [
             *drifts_in(rounds),
-            *cautions(settings, setup.training.rounds, rounds, scores, everyone.task.metric.name, run.precision),
+            *cautions(settings, setup.training.rounds, rounds, scores, all_clients.task.metric.name, run.precision),
         ],
         "events": events_in(rounds),
         "missing": missing_summary(records.rows["messages"]),
@@ -79,10 +79,10 @@ def summary_of(
         "scenario": scenario,
         "seed": setup.seed,
         "rounds": setup.training.rounds,
-        "clients": len(everyone),
-        **metrics.judged(scores, everyone),
-        **({"metrics": metrics.further(setup.measures, scores, everyone.unseen)} if setup.measures else {}),
-        **_traffic(records, everyone),
+        "clients": len(all_clients),
+        **metrics.metric_figures(scores, all_clients),
+        **({"metrics": metrics.further(setup.measures, scores, all_clients.unseen)} if setup.measures else {}),
+        **_traffic(records, all_clients),
         **{key: value for key, value in optional.items() if value},
         "groups": _groups(rounds),
         "flops": {"local_training": sum(row["flops"] for row in rounds)},

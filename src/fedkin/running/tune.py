@@ -16,7 +16,7 @@ from fedkin.errors import ConfigError
 from fedkin.methods import METHODS
 from fedkin.records import reading
 from fedkin.records.files import json_bytes
-from fedkin.records.reading import Plan
+from fedkin.records.reading import PlanFile
 from fedkin.records.run import Result
 from fedkin.running.experiment import Experiment, resolve_changes
 from fedkin.running.grid import Cell, Choice, HoldOut, Runs, Watchers, check_choices, combinations, run_plan, values_of
@@ -277,11 +277,11 @@ def tune(
         {"equal": (choices.candidates, choices.rates, choices.seed)} if isinstance(choices, Equal)
         else {"values": values_of(choices)}
     )  # fmt: skip
-    plan = Plan(command="tune", methods=list(methods), seeds=list(seeds), hold_out=str(hold), **what)
+    plan = PlanFile(command="tune", methods=list(methods), seeds=list(seeds), hold_out=str(hold), **what)
     return judged(run_plan(base, cells, folder, plan, kept, watch, outputs=outputs, failed=str, further=further))
 
 
-def plan_choices(plan: Plan) -> list[Choice] | Equal:
+def plan_choices(plan: PlanFile) -> list[Choice] | Equal:
     """Return the grid or the equal candidates that a plan stores."""
     if plan.equal is None:
         return [Choice(path, tuple(values), method) for method, path, values in plan.values]

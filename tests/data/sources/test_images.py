@@ -32,6 +32,7 @@ from fedkin.data.sources.images import (
 )
 from fedkin.errors import ConfigError, DataError
 from fedkin.federation import Scale
+from support import idx_bytes
 
 # -- The embedded digits -------------------------------------------------------------------------------------------
 
@@ -120,10 +121,6 @@ def test_a_file_is_read_to_the_size_of_its_header_only(tmp_path: Path) -> None:
 CLASSES = {"balanced": 47, "byclass": 62, "bymerge": 47, "digits": 10, "letters": 26, "mnist": 10}
 
 
-def idx(array: np.ndarray) -> bytes:
-    return struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape) + array.astype(np.uint8).tobytes()
-
-
 def write(folder: Path, split: str, gz: bool = False, count: int = 70, first: int = 0) -> np.ndarray:
     """The four files, images lying on their side as in the real ones; returns them upright."""
     images = np.random.default_rng(5).integers(0, 256, (count, 28, 28))
@@ -131,7 +128,7 @@ def write(folder: Path, split: str, gz: bool = False, count: int = 70, first: in
     labels = first + np.arange(count) % CLASSES[split]
     for name in ("train", "test"):
         for kind, array in (("images-idx3", images.transpose(0, 2, 1)), ("labels-idx1", labels)):
-            data = idx(np.ascontiguousarray(array))
+            data = idx_bytes(np.ascontiguousarray(array))
             path = folder / f"emnist-{split}-{name}-{kind}-ubyte{'.gz' if gz else ''}"
             path.write_bytes(gzip.compress(data, 1) if gz else data)
     return images
@@ -166,7 +163,7 @@ TEST = [99] * 7 + [3] * 5
 
 def ints(array: np.ndarray) -> bytes:
     """An idx file of 32-bit integers, written by its description."""
-    return struct.pack(f">BBBB{array.ndim}I", 0, 0, 0x0C, array.ndim, *array.shape) + array.astype(">i4").tobytes()
+    return idx_bytes(array, 12)
 
 
 def rows(writers: list[int], more: int = 0) -> np.ndarray:
@@ -405,7 +402,9 @@ BAD: dict[Source, dict[str, list[tuple[bytes | None, str]]]] = {
     },
     Emnist(split="digits"): {
         "emnist-digits-test-images-idx3-ubyte": [(b"", "truncated: 0 bytes")],
-        "emnist-digits-train-labels-idx1-ubyte": [(idx(np.full(70, 10)), "label 10 at position 0, expected 0..9")],
+        "emnist-digits-train-labels-idx1-ubyte": [
+            (idx_bytes(np.full(70, 10)), "label 10 at position 0, expected 0..9")
+        ],
     },
     Qmnist(): {
         "qmnist-train-labels-idx2-int": [

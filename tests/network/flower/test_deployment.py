@@ -17,10 +17,10 @@ import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedkin[flower]'")
 
+from certificates import Town
 from network.federations import experiment, state_in
 from network.flowering import NAMES, Deployment, Trial, deployed
 from support import same
-from town import Town
 
 pytestmark = pytest.mark.slow
 
@@ -29,22 +29,22 @@ NGINX = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, town: Town) -> Iterator[Deployment]:
+def deployment(tmp_path_factory: pytest.TempPathFactory, town: Town) -> Iterator[Deployment]:
     federation = experiment(clients=3).federation(Path())
-    with deployed(tmp_path_factory.mktemp("deployment"), town, federation) as made:
-        made.superlink()
+    with deployed(tmp_path_factory.mktemp("deployment"), town, federation) as deployment:
+        deployment.superlink()
         if NGINX is not None:
             (server,) = re.findall(r"^ {8}server \{\n.*?^ {8}\}\n", PAGE.read_text(encoding="utf-8"), flags=re.S | re.M)
-            made.proxy(NGINX, server)
+            deployment.proxy(NGINX, server)
         for name in NAMES:
-            made.register(name)
-            made.supernode(name, door="proxy" if name == "c02" and NGINX is not None else "superlink")
-        yield made
+            deployment.register(name)
+            deployment.supernode(name, door="proxy" if name == "c02" and NGINX is not None else "superlink")
+        yield deployment
 
 
-def trial(made: Deployment, method: str) -> Trial:
+def trial(deployment: Deployment, method: str) -> Trial:
     network = {"clients": list(NAMES), "classes": 10, "deadline": 600.0, "grace": 300.0}
-    return made.trial(method, {**experiment(method, clients=3, rounds=3).table, "network": network})
+    return deployment.trial(method, {**experiment(method, clients=3, rounds=3).table, "network": network})
 
 
 def differing(one: Trial, here: Path) -> list[str]:
@@ -58,58 +58,58 @@ def differing(one: Trial, here: Path) -> list[str]:
     return [name for name, is_alike in alike.items() if not is_alike]
 
 
-def test_it_is_the_simulation_bit_for_bit_and_who_is_not_registered_is_refused(made: Deployment) -> None:
-    one = trial(made, "fedavg")
-    made.supernode("mallory")
+def test_it_is_the_simulation_bit_for_bit_and_who_is_not_registered_is_refused(deployment: Deployment) -> None:
+    one = trial(deployment, "fedavg")
+    deployment.supernode("mallory")
     one.begin()
     here = one.simulated()
     one.ended()
-    assert "Receiving" not in made.log("supernode-mallory")
-    assert "Receiving" in made.log("supernode-c00")
-    made.kill("supernode-mallory")
+    assert "Receiving" not in deployment.log("supernode-mallory")
+    assert "Receiving" in deployment.log("supernode-c00")
+    deployment.kill("supernode-mallory")
     assert differing(one, here) == []
 
 
 @pytest.mark.skipif(NGINX is None, reason="nginx is not installed: apt-get install nginx-light")
-def test_a_proxy_passes_the_nodes_and_nothing_else(made: Deployment) -> None:
+def test_a_proxy_passes_the_nodes_and_nothing_else(deployment: Deployment) -> None:
     """After the first federation, whose third node came through it."""
-    passed = made.log("nginx-access")
+    passed = deployment.log("nginx-access")
     assert '"POST /v1/fleet/activate-node HTTP/1.1" 200' in passed
-    registered = made.done("flwr", "supernode", "register", "mallory.pub", "proxied", "--name", "mallory")
+    registered = deployment.done("flwr", "supernode", "register", "mallory.pub", "proxied", "--name", "mallory")
     assert registered.returncode != 0
-    made.trial("refused", experiment(clients=3).table).app()
-    started = made.done("flwr", "run", "refused/app", "proxied")
+    deployment.trial("refused", experiment(clients=3).table).app()
+    started = deployment.done("flwr", "run", "refused/app", "proxied")
     assert started.returncode != 0
-    before = made.log("supernode-mallory").count("shutdown complete")
-    made.supernode("mallory", door="proxy")
-    made.until("supernode-mallory", "shutdown complete", times=before + 1)
-    new = made.log("nginx-access").removeprefix(passed)
+    before = deployment.log("supernode-mallory").count("shutdown complete")
+    deployment.supernode("mallory", door="proxy")
+    deployment.until("supernode-mallory", "shutdown complete", times=before + 1)
+    new = deployment.log("nginx-access").removeprefix(passed)
     asked = {(place.startswith("/v1/fleet/"), code) for place, code in re.findall(r'"[A-Z]+ (\S+) \S+" (\d+)', new)}
     assert {code for fleet, code in asked if not fleet} == {"403"}
     assert (True, "412") in asked
-    listed = made.done("flwr", "supernode", "list", "here").stdout
+    listed = deployment.done("flwr", "supernode", "list", "here").stdout
     assert len(re.findall(r"\d{9,}", listed)) == len(NAMES), listed  # ids of nodes, which may be short
 
 
-def test_a_node_and_a_supernode_that_are_killed_come_back(made: Deployment) -> None:
-    one = trial(made, "sfmtl-graph")
+def test_a_node_and_a_supernode_that_are_killed_come_back(deployment: Deployment) -> None:
+    one = trial(deployment, "sfmtl-graph")
     one.begin()
     one.until("c00", "round 1:")
     one.kill("c00")
-    made.kill("supernode-c01")
+    deployment.kill("supernode-c01")
     one.nodes("c00")
-    made.supernode_again("c01")
+    deployment.supernode_again("c01")
     here = one.simulated()
     one.ended()
     assert differing(one, here) == []
 
 
-def test_a_server_that_is_killed_goes_on(made: Deployment) -> None:
-    one = trial(made, "flt-same")
+def test_a_server_that_is_killed_goes_on(deployment: Deployment) -> None:
+    one = trial(deployment, "flt-same")
     one.begin()
     # A round is said before its checkpoint is written: now that of round 1 is there.
     one.until("flwr", "fedkin: round 2 of 3")
-    os.kill(made.app_of_the_server(), signal.SIGKILL)
+    os.kill(deployment.app_of_the_server(), signal.SIGKILL)
     one.kill("flwr")
     one.run("again")
     here = one.simulated()
@@ -118,13 +118,15 @@ def test_a_server_that_is_killed_goes_on(made: Deployment) -> None:
     assert differing(one, here) == []
 
 
-def test_a_superlink_that_is_killed_goes_on_when_it_is_started_and_the_run_submitted_again(made: Deployment) -> None:
-    one = trial(made, "tfl")
+def test_a_superlink_that_is_killed_goes_on_when_it_is_started_and_the_run_submitted_again(
+    deployment: Deployment,
+) -> None:
+    one = trial(deployment, "tfl")
     one.begin()
     one.until("flwr", "fedkin: round 2 of 3")
-    made.kill("superlink")
+    deployment.kill("superlink")
     one.kill("flwr")
-    made.superlink()
+    deployment.superlink()
     one.run("again")
     here = one.simulated()
     one.until("again", "going on after round")

@@ -180,7 +180,7 @@ ClassSets = Annotated[Sets, AfterValidator(checked_sets)]
 DisjointSets = Annotated[Sets, AfterValidator(partial(checked_sets, apart=True))]
 
 
-def spread(clients: int, groups: int, what: str) -> list[int]:
+def groups_of_clients(clients: int, groups: int, what: str) -> list[int]:
     """The group of each client, spread evenly; raises ConfigError for fewer clients than groups."""
     if clients < groups:
         raise ConfigError(f"scenario.clients: {clients} clients for {groups} {what}; at least {groups}")

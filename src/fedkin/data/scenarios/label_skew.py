@@ -23,11 +23,11 @@ from fedkin.data.scenarios.dealing import (
     deal,
     dealt,
     dirichlet,
+    groups_of_clients,
     owners_of,
     raised_to_least,
     rows_of,
     shuffled_classes,
-    spread,
     tests_like,
 )
 from fedkin.errors import ConfigError
@@ -343,7 +343,7 @@ class GroupedClasses(Scenario):
         """The federation; raises ConfigError if the data set has too few classes, or too few samples of one."""
         sets = self.sets
         check_classes("classes", sets, dataset)
-        member = spread(self.clients, len(sets), "groups")
+        member = groups_of_clients(self.clients, len(sets), "groups")
         pools = shuffled_classes(dataset, "test", seed, self.name)
         tests = [np.sort(np.concatenate([pools[label][: self.test_per_class] for label in one])) for one in sets]
         counts = owners_of(member, sets, dataset.task.classes)
@@ -401,7 +401,7 @@ class Mapl(Scenario):
     def build(self, dataset: Dataset, seed: int) -> Federation:
         """The federation; raises ConfigError if there are too few classes, or too few samples of one."""
         sets = self._sets(dataset)
-        member = spread(self.clients, len(sets), "clusters")
+        member = groups_of_clients(self.clients, len(sets), "clusters")
         owns = owners_of(member, sets, dataset.task.classes)
         low, high = (self.per_class,) * 2 if isinstance(self.per_class, int) else self.per_class
         counts = rng(seed, self.name, "sizes").integers(low, high + 1, owns.shape) * owns
@@ -481,7 +481,7 @@ class Structured(Scenario):
         """The federation; raises ConfigError if there are too few classes, clients or samples."""
         sets = self._sets(dataset)
         check_classes("clusters", sets, dataset)
-        member = spread(self.clients, len(sets), "clusters")
+        member = groups_of_clients(self.clients, len(sets), "clusters")
         train, test = (part.by_class(dataset.task.classes) for part in (dataset.train, dataset.test))
         rows: list[Rows] = [np.empty(0, np.int64)] * self.clients
         tests = []

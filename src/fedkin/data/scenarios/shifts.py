@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedkin.data.dataset import SPLITS, Dataset, Split
 from fedkin.data.scenarios.base import Rows, Scenario, shuffled_ids
-from fedkin.data.scenarios.dealing import deal, spread
+from fedkin.data.scenarios.dealing import deal, groups_of_clients
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation, Samples
 from fedkin.keys import rng
@@ -48,7 +48,7 @@ class LabelSwap(Scenario):
 
     def build(self, dataset: Dataset, seed: int) -> Federation:
         """The federation; raises ConfigError for more groups than clients, or than possible permutations."""
-        member = spread(self.clients, self.groups, "groups")
+        member = groups_of_clients(self.clients, self.groups, "groups")
         self._check(dataset)
         renamed = self._permutations(dataset.task.classes, seed)
         parts = []
