@@ -97,6 +97,7 @@ def test_names_classes_objects_and_controls_on_a_federation(tmp_path: Path) -> N
         fedkin.compare(federation, methods, seeds=[0], **FEW, out=tmp_path / "c")
 
 
+@pytest.mark.slow
 def test_an_experiment_gives_what_the_command_gives(tmp_path: Path) -> None:
     few = {**TABLE, "training": {**TABLE["training"], "rounds": 2}}
     (tmp_path / "e.toml").write_text(tomli_w.dumps(few))
@@ -114,6 +115,7 @@ def test_an_experiment_gives_what_the_command_gives(tmp_path: Path) -> None:
     assert kept.training.lr == 0.2
 
 
+@pytest.mark.slow
 def test_one_method_with_several_settings_has_labels(tmp_path: Path) -> None:
     plan = Experiment.of({**TABLE, "training": {**TABLE["training"], "rounds": 1}})
     labelled = {"mu=0": FedProx(mu=0.0), "mu=9": FedProx(mu=9.0)}

@@ -116,6 +116,7 @@ def test_stacked_clients_hand_on_the_net_s_order(make: Any) -> None:
             torch.testing.assert_close(stacked.models[id][name], tensor, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("round", [1, 2, 3, 4])
 @pytest.mark.parametrize("engine", ["local", "loopback"])
 def test_a_method_that_flattens_resumes_as_if_it_had_not_been_cut(

@@ -37,10 +37,12 @@ class Careless(FedAvg):
         return [{"site-a": 1}["site-z"]]  # type: ignore[list-item]
 
 
+@pytest.mark.slow
 def test_a_method_that_keeps_all_is_let_through() -> None:
     check_method(Local())
 
 
+@pytest.mark.slow
 def test_a_broken_promise_is_named_with_what_to_do() -> None:
     with pytest.raises(AssertionError) as caught:
         check_method(Global)

@@ -46,6 +46,7 @@ def test_planted_groups_are_found_and_the_loner_stays_at_home(found: Advice) -> 
     assert found.sentence.startswith("Train 2 groups: ann, cleo and eve together; bob, dan and fay together; gus alone")
 
 
+@pytest.mark.slow
 def test_no_verdict_on_a_client_with_two_events(found: Advice) -> None:
     assert found["hal"].advice == "not known: 2 events"
     assert "nothing can be said yet about hal (2 events)" in found.sentence

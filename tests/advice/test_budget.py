@@ -70,6 +70,7 @@ def advised(budget: Budget, plan: Plan, folder: Path | None = None) -> Advice:
     return advise(TOWN, FEW, plan, folder=folder, goes_on=budget.goes_on)
 
 
+@pytest.mark.slow
 def test_the_plan_falls_with_the_minutes(machine: Machine) -> None:
     each = [planned(machine, minutes)[0] for minutes in (100, 6, 4, 3, 2, 0.1)]
     sizes = [(plan.folds, len(plan.rates), plan.rounds) for plan in each]
@@ -79,6 +80,7 @@ def test_the_plan_falls_with_the_minutes(machine: Machine) -> None:
     assert len(set(sizes)) >= 4
 
 
+@pytest.mark.slow
 def test_what_was_spent_before_counts(machine: Machine) -> None:
     assert planned(machine, 6)[0] != planned(machine, 6, before=200)[0]
     assert planned(machine, 6, before=200)[0] == planned(machine, 6, before=200)[0]

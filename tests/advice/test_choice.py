@@ -142,7 +142,7 @@ def test_the_page_states_the_factors_of_the_code() -> None:
     said = [
         f"the variance is multiplied by {INFLATED:g}", f"the factors {INFLATED:g} and 4/5",
         "a positive gain is multiplied by 4/5 with 5 folds (3/4 with times)",
-        f"gains with a probability of at least {SURE:.0%}", f"on average with {SURELY:.0%}",
+        f"gains with a probability of at least {SURE:.0%}", f"above 0 with {SURELY:.0%}",
         f"coverage of {LEVEL:.0%} intervals",
     ]  # fmt: skip
     for each in said:

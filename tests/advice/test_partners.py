@@ -136,6 +136,7 @@ def test_who_helps_and_who_hurts_is_found(found: Advice) -> None:
     assert {(pair["client"], pair["partner"]): pair["verdict"] for pair in told["pairs"]}["small", "useful"] == "helps"
 
 
+@pytest.mark.slow
 def test_without_it_the_notes_say_how_to_get_it(planted: Federation) -> None:
     other = advise(planted, BENCH, Plan(folds=3, rates=(1.0,)), partners=2)
     assert other.worth is None
@@ -143,6 +144,7 @@ def test_without_it_the_notes_say_how_to_get_it(planted: Federation) -> None:
     assert "What each partner adds was not computed: --partners does it." in other.notes
 
 
+@pytest.mark.slow
 def test_the_headline_says_how_sure_it_is(found: Advice) -> None:
     shape = replace(found.shape, groups=(("harmful", "small", "useful"),))
 

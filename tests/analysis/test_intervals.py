@@ -79,6 +79,7 @@ def test_the_interval_of_an_auc_covers(ones: int, zeros: int, apart: float) -> N
     assert 0.92 <= coverage(drawn, float(stats.norm.cdf(apart / math.sqrt(2)))) <= 0.985
 
 
+@pytest.mark.slow
 def test_the_bootstrap_covers_skewed_errors_better_than_students_interval() -> None:
     own = coverage(lambda rng: mean_interval(rng.chisquare(1, 15), draws=500), 1.0)
     student = coverage(lambda rng: over(rng.chisquare(1, 15)), 1.0)

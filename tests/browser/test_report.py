@@ -135,6 +135,7 @@ def test_no_errors_and_nothing_loaded(open_page: Any) -> None:
         assert drawn(open_page, chart), chart
 
 
+@pytest.mark.slow
 def test_slider_changes_the_graph_and_the_matrix(open_page: Any) -> None:
     slider = find(open_page, "#round")
     before = drawn(open_page, "graph-plot"), find(open_page, "#round-text").text
@@ -149,6 +150,7 @@ def choose(driver: Any, select: str, value: str) -> None:
     find(driver, f"#{select} option[value='{value}']").click()
 
 
+@pytest.mark.slow
 def test_weights_beside_what_is_shared(open_page: Any) -> None:
     assert {trace["name"] for trace in drawn(open_page, "sharing-curve")} >= {"no class in common", "the same classes"}
     assert "Correlation of weights" in find(open_page, "#sharing-text").text
@@ -157,6 +159,7 @@ def test_weights_beside_what_is_shared(open_page: Any) -> None:
         assert not find(open_page, part).is_displayed()
 
 
+@pytest.mark.slow
 def test_influential_clients_by_region(open_page: Any) -> None:
     counts = [int(cell.text) for cell in open_page.find_elements("css selector", "#influence-table td:nth-of-type(2)")]
     others, top = drawn(open_page, "influence-plot")
@@ -169,6 +172,7 @@ def test_influential_clients_by_region(open_page: Any) -> None:
     assert open_page.execute_script("return state.client") == client
 
 
+@pytest.mark.slow
 def test_features_by_round_colour_and_kind(open_page: Any) -> None:
     later = drawn(open_page, "features-plot")[0]
     assert len(later["x"]) == 24 * 3
@@ -197,6 +201,7 @@ def test_features_by_round_colour_and_kind(open_page: Any) -> None:
     assert [entry for entry in open_page.get_log("browser") if entry["level"] == "SEVERE"] == []
 
 
+@pytest.mark.slow
 def test_legend_switches_a_method(open_page: Any) -> None:
     button = find(open_page, "#curve-legend [data-method=fedavg]")
     assert "fedavg" in {trace["meta"] for trace in drawn(open_page, "curves")}
@@ -207,6 +212,7 @@ def test_legend_switches_a_method(open_page: Any) -> None:
     assert "fedavg" in {trace["meta"] for trace in drawn(open_page, "curves")}
 
 
+@pytest.mark.slow
 def test_a_curve_under_another_is_announced_and_the_sentence_is_one_click_away(open_page: Any) -> None:
     assert "lies under" not in find(open_page, "#curve-note").text
     open_page.execute_script(
@@ -220,6 +226,7 @@ def test_a_curve_under_another_is_announced_and_the_sentence_is_one_click_away(o
     assert len(find(open_page, "#headline").text.split()) <= 20
 
 
+@pytest.mark.slow
 def test_curves_switch_axis_and_figure(open_page: Any) -> None:
     rounds = drawn(open_page, "curves")
     find(open_page, "#curve-x [value=bytes]").click()
@@ -230,6 +237,7 @@ def test_curves_switch_axis_and_figure(open_page: Any) -> None:
     assert {trace["meta"] for trace in drawn(open_page, "curves")} == {"sfmtl-graph"}
 
 
+@pytest.mark.slow
 def test_click_follows_a_client(open_page: Any) -> None:
     shown = open_page.execute_script("return DATA.federations[run().federation].ids")
     client = click_point(open_page, "graph-plot", 5, 0)
@@ -244,6 +252,7 @@ def test_click_follows_a_client(open_page: Any) -> None:
     assert "Click a client" in find(open_page, "#client").text
 
 
+@pytest.mark.slow
 def test_other_method_and_seed(open_page: Any) -> None:
     find(open_page, "#seed option[value='1']").click()
     assert "seed 1" in find(open_page, "#gain-text").text
@@ -257,6 +266,7 @@ def test_other_method_and_seed(open_page: Any) -> None:
     assert [entry for entry in open_page.get_log("browser") if entry["level"] == "SEVERE"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 def test_widths_and_schemes(driver: Any, address: str, width: int, scheme: str) -> None:
     resize(driver, width, scheme)
@@ -275,6 +285,7 @@ def test_widths_and_schemes(driver: Any, address: str, width: int, scheme: str) 
     assert driver.execute_script("return getComputedStyle(document.body).backgroundColor") != paper
 
 
+@pytest.mark.slow
 def test_an_unchanged_graph_stands_to_the_end(two: Any) -> None:
     assert find(two, "#round-text").text.startswith("rounds 2 to 6, unchanged: 8 clients")
     told = two.execute_script("return document.getElementById('graph-plot').data[5].text")
@@ -288,6 +299,7 @@ def test_an_unchanged_graph_stands_to_the_end(two: Any) -> None:
     assert all("after round 1" in text for text in told)
 
 
+@pytest.mark.slow
 def test_the_keyboard_stays_where_it_was(two: Any) -> None:
     two.execute_script("follow(0)")
     find(two, "#client ol button").send_keys("\n")
@@ -317,6 +329,7 @@ def tested(driver: Any, address_of_tests: str) -> Any:
     return driver
 
 
+@pytest.mark.slow
 def test_the_groups_have_their_verdicts(tested: Any) -> None:
     find(tested, "#more summary").click()
     assert "3 groups and 1 client alone found by tests" in find(tested, "#sentence").text
@@ -333,6 +346,7 @@ def test_the_groups_have_their_verdicts(tested: Any) -> None:
     assert tested.execute_script("return document.querySelector('b[title=x]')") is None
 
 
+@pytest.mark.slow
 def test_the_tree_of_tests_opens_and_closes(tested: Any) -> None:
     nodes = tested.find_elements("css selector", "#tests-tree .node")
     expected = tested.execute_script("return run().graph.verdicts.tests.nodes")

@@ -68,6 +68,7 @@ def test_the_experiment_does_what_was_recommended(advised: Path) -> None:
     assert sorted(groups) == [sorted(members) for members in told["groups"]]
 
 
+@pytest.mark.slow
 def test_the_report_begins_with_the_answer(advised: Path) -> None:
     html = (advised / "report.html").read_text(encoding="utf-8")
     told = read_json(advised / "advice.json")

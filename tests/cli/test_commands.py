@@ -119,6 +119,7 @@ def test_compare_over_seeds(experiment: Path) -> None:
     assert json.loads(said("compare", "--resume", "here", "--json")) == kept
 
 
+@pytest.mark.slow
 def test_what_tests_found_is_printed_for_the_methods_that_record_it(experiment: Path) -> None:
     words = ["--set", "scenario.clients=8", "--set", "scenario.mask_rate=0", "--rounds", "1"]
     of_two = ["compare", str(experiment), "--methods", "sfmtl-graph,kin", *words, "--out", "here"]

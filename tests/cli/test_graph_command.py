@@ -301,6 +301,7 @@ def test_rows_from_npz(tmp_path: Path) -> None:
             assert groups(found) == {frozenset("ac"), frozenset("bd")}
 
 
+@pytest.mark.slow
 def test_what_cannot_be_used(tmp_path: Path, frame: pd.DataFrame, csv: Path) -> None:
     same = ("--groups", "same")
     assert "no column 'client'" in refused("graph", csv, *same)

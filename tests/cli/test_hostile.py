@@ -168,6 +168,7 @@ NESTED = "[" * 100_000
 TEXTS = [NESTED, NESTED + "]" * 100_000, LONG, '"\\ud800"', '"\\u0000"', "[" * 90 + "]" * 90]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
 def test_json_of_a_run_beyond_all_limits(fails: Callable[..., str], tmp_path: Path, text: str) -> None:
     whole = make_run(tmp_path / "whole")

@@ -107,6 +107,7 @@ def images(digits: Arrays, tmp_path: Path) -> Path:
     return tmp_path / "images"
 
 
+@pytest.mark.slow
 def test_each_folder_of_images_is_a_client(images: Path) -> None:
     table, federation = started(images)
     assert table["data"] == {"source": "folder", "path": str(images), "folders": "clients", "size": "same"}
@@ -125,6 +126,7 @@ def test_images_of_unlike_sizes_are_stretched(images: Path) -> None:
     assert load(images / "first.toml").federation(Path()).task.shape == (3, 64, 64)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_read_is_one_line(digits: Arrays, images: Path, tmp_path: Path) -> None:
     def saved(**arrays: Any) -> Path:
         np.savez(tmp_path / "a.npz", **{"x": digits["x"], "y": digits["y"], **arrays})
@@ -257,6 +259,7 @@ def test_codes_with_leading_zeros_become_categories(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_how_a_file_is_written_is_said_once_and_stands_in_the_experiment(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     stages = ["-" if row % 9 == 0 else str(row % 5) for row in range(300)]

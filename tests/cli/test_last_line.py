@@ -152,6 +152,7 @@ def interrupted(module: str) -> tuple[int, str]:
     return ended.returncode, ended.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["fedkin.cli.exit_status", "numpy", "torch._C"])
 def test_ctrl_c_in_the_first_seconds_is_quiet(module: str) -> None:
     assert interrupted(module) == (130, "")

@@ -126,6 +126,7 @@ def test_certificates_are_renewed_on_request_alone(run: Terminal) -> None:
     assert Path("ca/server.crt").read_bytes() != before
 
 
+@pytest.mark.slow
 def test_what_cannot_be_is_refused_in_one_line(run: Terminal) -> None:
     place = prepared(run)
     refused = {

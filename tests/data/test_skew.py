@@ -21,6 +21,7 @@ def test_p_is_that_of_scipy() -> None:
     assert ranks.p == pytest.approx(stats.kruskal(*values.values()).pvalue)
 
 
+@pytest.mark.slow
 def test_one_distribution_is_rarely_called_skewed_also_with_rare_classes() -> None:
     rng = np.random.default_rng(1)
     said = wrong = 0

@@ -107,9 +107,8 @@ def images(clients: int = 4) -> Federation:
     return Federation(made, TASK)
 
 
-@pytest.mark.parametrize(
-    "name", [*(pytest.param(name, marks=pytest.mark.slow) for name in ("mapl", "fedproto")), "local"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mapl", "fedproto", "local"])
 def test_unlike_nets_with_batch_normalisation_views_and_blur(name: str) -> None:
     federation = images()
     net, nets = nets_for(Mixed(), federation, 0, torch.float64)

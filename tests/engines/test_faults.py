@@ -64,6 +64,7 @@ def test_how_often_a_fault_happens(what: str) -> None:
     assert [isinstance(e, Missing) for e in map(again.carry, sent())] == [isinstance(e, Missing) for e in came]
 
 
+@pytest.mark.slow
 def test_before_and_after_training() -> None:
     for before, share in ((0.0, 0), (0.25, 150), (1.0, 600)):
         made = Faulty(Transport(), Faults(dropout=0.3, before=before), seed=1)
@@ -141,6 +142,7 @@ def test_a_mistyped_fault_is_refused_with_the_nearest_name() -> None:
         Experiment.of(TABLE).with_changes(**{"faults.drop": 0.1})
 
 
+@pytest.mark.slow
 def test_a_run_with_faults_resumes_byte_for_byte(tmp_path: Path) -> None:
     often = {"dropout": 0.2, "garbage": 0.2, "late": 0.3, "stale": 0.1, "crash": 0.1}
     experiment = Experiment.of(TABLE).with_changes(**{f"faults.{name}": share for name, share in often.items()})
@@ -366,6 +368,7 @@ def fails_like_absent(name: str, phase: str, how: str) -> None:
         assert same(engine.model(other), absent.model(other))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", all_cases)
 def test_honest_clients_are_never_refused(name: str) -> None:
     found = phases(name)

@@ -65,7 +65,8 @@ class Here:
         crossed._CLIENTS.clear()
 
 
-@pytest.mark.parametrize("name", ["fedavg", pytest.param("mapl", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fedavg", "mapl"])
 def test_a_worker_gives_the_bits_of_one_by_one(name: str) -> None:
     setup = small_setup(METHODS[name](), clients_per_round=5)
     reference, scores = after(setup, "one-by-one")
@@ -74,6 +75,7 @@ def test_a_worker_gives_the_bits_of_one_by_one(name: str) -> None:
     assert other == scores
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", by_pattern(NET_METHODS))
 def test_jobs_and_results_of_every_method_cross_as_bytes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("joblib.externals.loky.ProcessPoolExecutor", Here)

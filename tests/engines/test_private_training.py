@@ -71,9 +71,8 @@ def test_others_are_refused_with_what_would_leak(name: str) -> None:
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    "method", [FedAvg(), *(pytest.param(each, marks=pytest.mark.slow) for each in (Ditto(), DFedAvgM()))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [FedAvg(), Ditto(), DFedAvgM()])
 def test_bytes_stacks_and_a_resume_change_no_bit(method: Any) -> None:
     local, loopback = LocalEngine(private(method)), LoopbackEngine(private(method))
     one = trained_models(local, rounds=2)

@@ -116,6 +116,7 @@ def test_flt_with_centres_of_images() -> None:
         LocalEngine(private(flt)).round(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", by_pattern(RUNNING))
 def test_off_and_out_of_reach_are_the_same_bits(name: str) -> None:
     off = trained_models(LocalEngine(small_setup(CASES[name])))
@@ -131,6 +132,7 @@ def test_off_leaves_no_trace_in_states() -> None:
     assert engine.releases() == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", by_pattern(RUNNING))
 def test_neither_bytes_nor_the_order_of_clients_matter(name: str) -> None:
     federation = small_federation()

@@ -99,6 +99,7 @@ class Town:
         return len(self.ids) * 2.0 ** -(FixedPoint(total).bits + 1) / min(self.weights.values()) + 1e-15
 
 
+@pytest.mark.slow
 @given(count=st.integers(3, 9), length=st.integers(1, 20), seed=st.integers(0, 1000), data=st.data())
 @settings(max_examples=40, deadline=None)
 def test_the_sum_is_of_those_whose_numbers_came(count: int, length: int, seed: int, data: st.DataObject) -> None:
@@ -336,6 +337,7 @@ def apart(one: dict[str, Any], other: dict[str, Any]) -> float:
     return max(float((one[id][name] - other[id][name]).abs().max()) for id in one for name in one[id])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", "kin", "flt-same", "pacfl"])
 def test_secure_sums_are_plain_means(method: str) -> None:
     summed = models(secure(method))

@@ -49,6 +49,7 @@ def test_it_is_that_of_all_rows_in_one_place() -> None:
     np.testing.assert_array_equal(made["ward=(other)"], frame["ward"] == "rare")
 
 
+@pytest.mark.slow
 @given(st.integers(1, 6), st.integers(0, 2**16), st.randoms(use_true_random=False))
 def test_neither_the_order_of_clients_nor_how_rows_are_dealt_matters(clients: int, seed: int, order: Any) -> None:
     whole = table(60, seed)

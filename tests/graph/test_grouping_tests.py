@@ -172,6 +172,7 @@ def test_newcomers_find_their_group() -> None:
         place(signed(data, seed=5)[0], found)
 
 
+@pytest.mark.slow
 def test_newcomers_of_shares_and_offsets() -> None:
     rng = np.random.default_rng(0)
     shares = rng.dirichlet(np.full(5, 0.5), size=21)

@@ -57,6 +57,7 @@ def test_labels_are_canonical_and_the_same_for_dense_and_sparse(name: str, a: An
     np.testing.assert_array_equal(a, before)
 
 
+@pytest.mark.slow
 @given(st.integers(1, 9).flatmap(labels_for))
 def test_canonical_keeps_the_partition_and_is_idempotent(labels: Any) -> None:
     once = g.canonical(labels)
@@ -85,6 +86,7 @@ def _partitions(n: int) -> Any:
             yield np.array(full)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("finder", [g.louvain, g.leiden])
 def test_near_the_best_of_all_partitions(finder: Any) -> None:
     """Against brute force on 7 clients: equal nearly always, never far below."""

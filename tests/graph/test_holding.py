@@ -28,6 +28,7 @@ def test_the_evidence_is_the_mixture_over_the_look_at_which_a_drift_begins() -> 
         assert doubt.value == pytest.approx(begun + 1 / (t + 1))
 
 
+@pytest.mark.slow
 def test_fair_coins_seldom_reach_the_level() -> None:
     """Ville's inequality, over 200 looks at uniform p-values."""
     rng, alarms = np.random.default_rng(1), 0

@@ -216,6 +216,7 @@ def test_relative_similarity() -> None:
 # -- the named steps ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_papers_step_descends_the_whole_objective() -> None:
     p = {name: value for name, value in problem(1, 6).items() if name != "trust"}
     w = np.random.default_rng(0).dirichlet(np.ones(6))

@@ -207,6 +207,7 @@ def test_levels_of_the_interaction_where_classes_vary_differently() -> None:
         assert 0.01 < share < 0.05 + 3 * np.sqrt(0.05 / 300)
 
 
+@pytest.mark.slow
 def test_offset_and_concept_are_told_apart_and_measured() -> None:
     rng = np.random.default_rng(1)
     shifted = [federation(rng, np.ones(6), offset=0.5) for _ in range(60)]

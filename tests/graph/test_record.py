@@ -69,6 +69,7 @@ def test_saved_and_loaded_is_the_same_and_in_the_same_bytes(tmp_path: Path, grap
     assert path.read_bytes() == again.read_bytes()
 
 
+@pytest.mark.slow
 @given(graphs())
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_digest_is_of_all_but_the_round(tmp_path: Path, graph: g.Graph) -> None:

@@ -36,6 +36,7 @@ def drawn(task: Task, n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     return outputs, torch.randint(0, task.classes, (n, *pixels), generator=make)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(-4, 4), st.booleans()), min_size=2, max_size=40))
 def test_ranking_against_sklearn(pairs: list[tuple[int, bool]]) -> None:
     scores, labels = np.array([s for s, _ in pairs], dtype=float), np.array([y for _, y in pairs], dtype=np.int64)

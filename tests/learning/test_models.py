@@ -167,6 +167,7 @@ def texts(length: int = 6) -> tuple[Any, Any, list[str]]:
     return x, y, ["a", "b", "c"] * 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["one-by-one", "fast"])
 def test_a_federation_of_token_ids_runs_and_learns(tmp_path: Path, mode: str) -> None:
     x, y, client = texts()
@@ -325,6 +326,7 @@ def test_images_are_taken_at_their_own_size(name: str, shape: tuple[int, ...]) -
     assert not torch.equal(z[0], z[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "inside", "parameters"),
     # As published for ImageNet, less the first convolution and the last Linear, which are the task's.
@@ -362,6 +364,7 @@ def test_bearing_normalisation_is_torchs_but_for_a_single_value() -> None:
     assert torch.equal(out, bearing.eval()(x))
 
 
+@pytest.mark.slow
 def test_a_last_batch_of_one_sample_is_trained_on_and_counters_count_the_others() -> None:
     net = build("shufflenet-v2")
     draw = torch.Generator().manual_seed(0)

@@ -153,6 +153,7 @@ def test_clients_that_missed_a_split_are_placed_when_they_are_next_sampled() -> 
     assert server.state["node"]["y"] == "r"
 
 
+@pytest.mark.slow
 @given(st.integers(0, 99))
 def test_a_newcomer_goes_where_its_updates_cosine_is_larger(seed: int) -> None:
     method = Cfl(eps1=1e9, eps2=0.0, scale="absolute")

@@ -136,6 +136,7 @@ def test_shuffled_groups_go_with_the_shuffled_graph() -> None:
     assert np.array_equal(linked, same & ~np.eye(12, dtype=bool))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("table", "match"),
     [
@@ -305,6 +306,7 @@ def round_by_hand(
     return new
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stale", [False, True])
 @pytest.mark.parametrize("distance", ["matching", "min"])
 @pytest.mark.parametrize("case", ["groups", "neighbours"])
@@ -561,6 +563,7 @@ def test_more_newcomers_than_founders_make_the_groups_anew() -> None:
     assert score(groups_of(engine), federation) == 1.0
 
 
+@pytest.mark.slow
 def test_clients_whose_first_message_was_lost_sign_later() -> None:
     federation = grouped(24)
     engine = LocalEngine(small_setup(raw(), federation, dropout=0.3, seed=4))

@@ -219,6 +219,7 @@ def test_clients_that_differ_by_degrees_share_a_model_and_have_heads_of_their_ow
     assert ours.accuracy > max(plain.accuracy, alone.accuracy) + 0.03
 
 
+@pytest.mark.slow
 def test_clients_of_one_distribution_keep_one_model() -> None:
     """A pull that is no surer than chance is not taken: the model is FedAvg's, but for the samples held out."""
     result = run_of(federation([common_draw] * 10, n=60), Kin())
@@ -404,6 +405,7 @@ def test_trial_choice_and_pulled_heads_pass_through_bytes(kind: str) -> None:
         assert same(here.models[id], through_bytes.models[id])
 
 
+@pytest.mark.slow
 def test_who_becomes_alone_after_one_model_for_all_goes_on_from_that_model() -> None:
     """Its own model has stood still since the trial, or was never trained."""
     fed = federation([common_draw] * 6)

@@ -548,6 +548,7 @@ def test_weights_begin_with_the_last_ones_an_equal_share_for_the_new_and_none_fo
 # -- whom a peer listens to ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_neighbour_of_whom_half_was_lost_is_not_mixed_in() -> None:
     """A head without prototypes counts for the graph only; prototypes without a head have no weight."""
     federation = two_groups(6)
@@ -569,7 +570,8 @@ def perfect(federation: Federation) -> int:
     return sum(groups.count(group) - 1 for group in groups)
 
 
-@pytest.mark.parametrize("name", ["mapl", pytest.param("mapl-plus", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mapl", "mapl-plus"])
 def test_planted_groups_are_found_and_messages_fall_to_the_perfect_count(name: str) -> None:
     federation = two_groups(10)
     engine = Ran(setup_of(KINDS[name](warmup=3), federation))

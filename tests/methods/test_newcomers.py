@@ -31,6 +31,7 @@ METHODS: list[tuple[Any, str, int]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "kept", "rounds"), METHODS, ids=[method.name for method, _, _ in METHODS])
 def test_newcomers_find_their_group_and_the_unseen_get_its_model(method: Any, kept: str, rounds: int) -> None:
     federation: Federation = small_federation(14, seed=3) if kept == "node" or rounds > 2 else grouped(18)

@@ -42,6 +42,7 @@ def two_class_federation(sets: list[tuple[int, int]], per_class: int = 12) -> Fe
     return Federation(clients, Task(6, (8,)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("match", ["union", "shared"])
 def test_weights_separate_two_one_and_no_classes_in_common(match: str) -> None:
     federation = two_class_federation([(0, 1), (0, 1), (0, 2), (3, 4), (3, 4)])

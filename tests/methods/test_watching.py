@@ -37,6 +37,7 @@ def federation(drifts: bool) -> Federation:
     return Federation(clients, Task(3, (5,)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drifts", [True, False])
 @pytest.mark.parametrize("name", METHODS)
 def test_who_drifts_is_named_and_nobody_else(name: str, drifts: bool) -> None:

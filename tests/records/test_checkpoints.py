@@ -90,6 +90,7 @@ def test_all_that_a_checkpoint_needs_is_on_the_disk_before_it(tmp_path: Path, mo
     assert loose == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("harm", [flipped, GONE], ids=["flipped", "gone"])
 def test_harm_to_any_file_is_found(runs: Path, tmp_path: Path, harm: Callable[[Path], None]) -> None:
     """The older checkpoint is taken, or the run is refused; where both were needed, it never begins at round 0."""

@@ -27,6 +27,7 @@ def test_unlike_rates_of_methods_are_said(tmp_path: Path) -> None:
     assert text.startswith("learning rates differ (local: 0.3; fedavg: 0.7)")
 
 
+@pytest.mark.slow
 def test_methods_that_are_told_the_number_of_groups_are_named(tmp_path: Path) -> None:
     (text,) = sentences(tmp_path / "told", ["fedavg", "ifca"], "methods.ifca.method.clusters=4")
     assert text == "not all methods are told the same (fedavg: nothing; ifca: 4 groups, given)"

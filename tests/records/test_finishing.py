@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
+
 from fedkin.records.checking import check
 from fedkin.records.files import drop_models
 from fedkin.records.run import read_run
@@ -13,6 +15,7 @@ from fedkin.running.loop import run_experiment
 from tiny import TABLE
 
 
+@pytest.mark.slow
 def test_a_light_run_has_its_figures_and_is_as_it_was_written(tmp_path: Path) -> None:
     experiment = Experiment.of(TABLE)
     run = tmp_path / "run"

@@ -110,6 +110,7 @@ def test_a_changed_file_is_refused_and_named(tmp_path: Path, file: str) -> None:
         fedkin.load(folder).model("c00")
 
 
+@pytest.mark.slow
 def test_a_run_that_went_on_keeps_the_same_models(tmp_path: Path) -> None:
     experiment = Experiment.of(TABLE)
     run_experiment(experiment, Path(), tmp_path / "whole")
@@ -121,6 +122,7 @@ def test_a_run_that_went_on_keeps_the_same_models(tmp_path: Path) -> None:
     assert_equal_models(tmp_path / "whole", tmp_path / "cut")
 
 
+@pytest.mark.slow
 def test_files_of_an_attempt_that_was_killed_do_not_stay(tmp_path: Path) -> None:
     experiment = Experiment.of(TABLE)
     with pytest.raises(RuntimeError, match="cut"):

@@ -168,6 +168,7 @@ def test_a_frame_stands_until_the_next_graph_and_the_last_to_the_end(tmp_path: P
     assert run["sharing"]["until"] == 9
 
 
+@pytest.mark.slow
 def test_between_graphs_that_are_not_kept_a_frame_does_not_stretch(tmp_path: Path) -> None:
     """45 rounds, each with another graph; 40 frames: none of these stood for more than its round."""
     graph = collect([make_run(tmp_path / "run", rounds=45, clients=4)])["runs"][0]["graph"]

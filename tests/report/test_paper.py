@@ -22,6 +22,7 @@ def comparison_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_comparison(home / "made", seeds=tuple(range(6)), clients=6, rounds=3, names={0: "a_b & 50 %"})
 
 
+@pytest.mark.slow
 def test_without_matplotlib_one_line_says_what_to_install(
     comparison_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

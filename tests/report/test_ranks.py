@@ -79,6 +79,7 @@ def test_runs_of_other_settings_on_one_federation_are_other_methods(tmp_path: Pa
     assert len({one.federation for one in found}) == 1
 
 
+@pytest.mark.slow
 def test_the_page_has_the_diagram_or_says_why_not(tmp_path: Path) -> None:
     make_comparison(tmp_path / "many", seeds=tuple(range(6)), clients=4, rounds=2)
     html = write_report([tmp_path / "many"], tmp_path / "many.html").read_text(encoding="utf-8")

@@ -35,6 +35,7 @@ def pooled(folder: Path) -> tuple[Any, Any]:
     return np.concatenate([one.values for one in known]), np.concatenate([one.labels for one in known])
 
 
+@pytest.mark.slow
 def test_figures_are_those_of_the_pooled_outcomes(runs_folder: Path) -> None:
     data = collect([runs_folder])
     for run in data["runs"]:

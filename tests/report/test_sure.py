@@ -49,6 +49,7 @@ def printed(shown: Any) -> str:
     return text.getvalue()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["risk", "classification"])
 def test_counts_agree_in_sentence_table_bars_and_terminal(places: dict[str, Path], kind: str) -> None:
     data = collect([places[kind]])
@@ -94,6 +95,7 @@ def test_what_was_told_stands_in_sentence_table_and_terminal(places: dict[str, P
     assert "(2 groups, given)" in " ".join(printed(one_run(results["ifca"][0])).split())
 
 
+@pytest.mark.slow
 def test_warnings_stand_at_the_top_of_the_page(tmp_path: Path) -> None:
     federation = small_federation()
     fedkin.run("mapl", federation, rounds=2, training=PLAN, out=tmp_path / "run", warmup=9)

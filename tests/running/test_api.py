@@ -22,6 +22,7 @@ from tiny import TABLE
 PLAN = {"local_steps": 2, "lr": 0.1}
 
 
+@pytest.mark.slow
 def test_the_python_twin_of_an_experiment_file() -> None:
     by_file = run_experiment(Experiment.of(TABLE), Path())
     fed = fedkin.federate("digits", "rotated-masked", clients=6, seed=0)

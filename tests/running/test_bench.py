@@ -142,6 +142,7 @@ def test_a_suite_may_be_a_file(tmp_path: Path) -> None:
         suite_of("slow")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SUITES["quick"].federations)
 def test_stored_results_are_those_of_this_version(name: str) -> None:
     """A sample: FedAvg with the first seed; another processor may move a few samples."""

@@ -73,6 +73,7 @@ def test_what_is_written_imports_no_fedkin() -> None:
     assert {name.split(".")[0] for name in names} - sys.stdlib_module_names == {"numpy", "torch", "onnxruntime"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["days", "stay", "died"])
 def test_a_frame_goes_in_and_the_run_s_predictions_come_out(tmp_path: Path, target: str) -> None:
     models, out = wards(target), tmp_path / "north.pt2"

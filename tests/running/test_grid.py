@@ -43,6 +43,7 @@ def test_table_against_the_records(tmp_path: Path) -> None:
     assert one == other
 
 
+@pytest.mark.slow
 def test_models_stay_in_the_folders_of_a_comparison(tmp_path: Path) -> None:
     """Those of all runs together would not fit into memory."""
     results = compare(Runs(Experiment.of(TABLE)), ["local", "fedavg"], [0], tmp_path / "c")
@@ -57,6 +58,7 @@ def test_models_stay_in_the_folders_of_a_comparison(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.slow
 def test_models_that_no_folder_has_stay_with_the_result(tmp_path: Path) -> None:
     for name, value in (("models", "none"), ("models_limit_mb", 1e-4)):
         plan = Experiment.of(TABLE).with_changes(**{f"run.{name}": value})

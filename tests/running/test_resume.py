@@ -76,7 +76,8 @@ def test_a_write_that_fails_at_any_point_loses_nothing(
     assert_equal_runs(whole.folder, folder)
 
 
-@pytest.mark.parametrize("round", [pytest.param(1, marks=pytest.mark.slow), 5])
+@pytest.mark.slow
+@pytest.mark.parametrize("round", [1, 5])
 def test_sigkill(tmp_path: Path, whole: Result, round: int) -> None:
     folder = tmp_path / "run"
     code = (
@@ -120,8 +121,8 @@ def test_another_experiment_is_not_resumed(whole: Result) -> None:
         {"run.mode": "fast"},
         pytest.param({"run.mode": "workers", "run.workers": 2}, marks=pytest.mark.slow, id="workers"),
         {"faults.dropout": 0.3},
-        {"run.engine": "loopback"},
-        {"method.anchors": "mean"},
+        pytest.param({"run.engine": "loopback"}, marks=pytest.mark.slow, id="loopback"),
+        pytest.param({"method.anchors": "mean"}, marks=pytest.mark.slow, id="anchors"),
     ],
     ids=str,
 )

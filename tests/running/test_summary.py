@@ -94,6 +94,7 @@ def usual(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return ran(tmp_path_factory.mktemp("usual") / "run")
 
 
+@pytest.mark.slow
 def test_only_the_last_round_unless_asked(usual: Path, tmp_path: Path) -> None:
     assert names(usual) == ["round-000004.safetensors"]
     every = ran(tmp_path / "run", embeddings_every=1, evaluate_every=3)

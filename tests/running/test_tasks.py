@@ -61,6 +61,7 @@ def by_hand(kind: str, outputs: np.ndarray, y: np.ndarray) -> float:
     return float(2 * (predicted * y).sum() / (predicted.sum() + y.sum()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_figures_against_the_models_themselves(kind: str) -> None:
     federation = federation_of(kind)
@@ -180,6 +181,7 @@ def test_clients_of_one_class_are_left_out_and_counted() -> None:
     assert metrics.figures(blind, TASKS["risk"])["left_out"] == 1
 
 
+@pytest.mark.slow
 def test_methods_that_need_classes_say_so() -> None:
     needing = [name for name, method in METHODS.items() if method.needs_classes]
     assert {"sfmtl-graph"} <= set(needing)

@@ -187,6 +187,7 @@ def assert_same(found: Mapping[str, list[tuple[int, float]]], result: Result) ->
         assert [value for _, value in found[tag]] == pytest.approx([value for _, value in points], rel=1e-6), tag
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("round", [1, 5])
 def test_event_files_hold_every_figure_of_a_cut_run_once(tmp_path: Path, round: int) -> None:
     result = cut_and_resumed(tracked("tensorboard"), tmp_path / "run", round)
@@ -314,6 +315,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, made: Mapping[str, Mapping[str, An
         monkeypatch.setitem(sys.modules, name, module)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("round", [1, 5])
 def test_mlflow_holds_settings_and_figures_of_a_cut_run_once(tmp_path: Path, mlflow: Store, round: int) -> None:
     folder = tmp_path / "run"
@@ -500,6 +502,7 @@ def test_wandb_misses_no_round_of_a_killed_run(
     assert after == "offline" or wandb.files(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_wandb_that_is_disabled_leaves_older_files_alone(
     tmp_path: Path, wandb: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

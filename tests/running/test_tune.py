@@ -33,6 +33,7 @@ def inputs(client: Client, part: str) -> set[bytes]:
     return {row.numpy().tobytes() for row in samples.inputs(slice(None))}
 
 
+@pytest.mark.slow
 @given(share=st.floats(0.01, 0.99), seed=st.integers(0, 5))
 def test_held_out_samples_are_training_samples_and_no_longer_trained_on(share: float, seed: int) -> None:
     federation = small_federation()
@@ -228,6 +229,7 @@ def test_the_first_candidate_too_may_be_at_the_border() -> None:
     assert at_the_border(base, {}, both.settings(base)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rates", [(1e-4, 1e-3), (3.0, 30.0)])
 def test_a_rate_at_the_border_is_moved_on(tmp_path: Path, rates: tuple[float, float]) -> None:
     """It is doubled or halved until the best is no longer at the border; started again, nothing changes."""

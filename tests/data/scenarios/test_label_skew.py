@@ -54,6 +54,7 @@ def test_parts(labelled: Make) -> None:
 # -- Clients of unlike sizes ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(
     clients=st.integers(1, 100),
     law=st.sampled_from(["dirichlet", "power"]),
@@ -98,6 +99,7 @@ def table(federation: Federation, split: str = "train", classes: int = 10) -> np
     return np.stack([np.bincount(labels, minlength=classes) for labels in own])
 
 
+@pytest.mark.slow
 @given(
     clients=st.integers(1, 60),
     alpha=st.sampled_from([1e-4, 0.05, 0.5, 5, 1e6]),
@@ -123,6 +125,7 @@ def test_any_of_dirichlet(
     assert tested.sum(axis=0).tolist() == [10 if count else 0 for count in owned.sum(axis=0)]
 
 
+@pytest.mark.slow
 def test_shares_are_those_of_the_distribution(labelled: Make) -> None:
     """Two clients: the first's share of a class is Beta(alpha, alpha), of variance 1 / (4 (2 alpha + 1))."""
     made, scenario = labelled(1000, 1, classes=20), Dirichlet(clients=2, alpha=0.8)
@@ -176,6 +179,7 @@ def test_mcmahans_mnist(labelled: Make) -> None:
     assert federation.planted is None
 
 
+@pytest.mark.slow
 @given(st.integers(1, 60), st.integers(1, 5), st.integers(0, 1000))
 def test_any_of_shards(labelled: Make, clients: int, shards: int, seed: int) -> None:
     dataset = labelled(17, 10)
@@ -220,6 +224,7 @@ def test_the_papers_federation(labelled: Make) -> None:
     assert np.mean(means, axis=0) == pytest.approx([1142.9, 285.7], rel=0.02)
 
 
+@pytest.mark.slow
 @given(
     clients=st.integers(1, 40),
     classes=st.integers(1, 10),
@@ -265,6 +270,7 @@ def test_sizes_solve_the_equation(total: int, count: int) -> None:
     assert np.abs(sizes - exact).mean() < 1
 
 
+@pytest.mark.slow
 def test_the_papers_federation_of_structured(labelled: Make) -> None:
     """EMNIST balanced: 47 classes of 2,400, ten clusters of five classes, the last of two, 240 clients each."""
     federation = Structured(clients=2400, clusters=10).build(labelled(2400, 400, classes=47), 0)
@@ -282,6 +288,7 @@ def test_the_papers_federation_of_structured(labelled: Make) -> None:
     assert len({id(client.test) for client in federation.values()}) == 10, "one test set for each cluster"
 
 
+@pytest.mark.slow
 @given(
     clients=st.integers(2, 60),
     seed=st.integers(0, 1000),

@@ -39,6 +39,7 @@ def test_samples_of_different_arrays_are_joined_in_the_order_of_ids() -> None:
     assert torch.equal(turned.train.inputs(slice(None)), joined.train.inputs(slice(None)))
 
 
+@pytest.mark.slow
 def test_fedavg_on_pooled_data_is_local_training_on_them() -> None:
     joined = pooled(small_federation())
     one, other = (fedkin.run(m, joined, rounds=3, training={"local_steps": 2}) for m in ("fedavg", "local"))
