@@ -243,14 +243,9 @@ def tune(
 
 
 def _run_sweep(
-    experiment: Experiment,
-    names: list[str],
-    cells: list[Choice],
-    seeds: list[int],
-    root: Path,
-    folder: Path,
+    experiment: Experiment, names: list[str], cells: list[Choice], seeds: list[int], root: Path, folder: Path,
     json: bool,
-) -> None:
+) -> None:  # fmt: skip
     """Run every combination of settings; print a table and write a plot and sweep.csv."""
     from fedkin.report.sweeping import draw
     from fedkin.report.tables import comparison

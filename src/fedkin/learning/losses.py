@@ -60,7 +60,10 @@ def masked_mean(values: Tensor, batch: Batch) -> Tensor:
 
 
 def class_means(z: Tensor, y: Tensor, mask: Tensor | None, classes: int) -> tuple[Tensor, Tensor]:
-    """Return the mean feature of each class [classes, d] (zero if absent), and its number of samples [classes]."""
+    """Return the mean feature of each class [classes, d] (zero if absent), and its number of samples [classes].
+
+    mask: 1 for a sample that counts, 0 for padding (None: all count).
+    """
     counted = 1.0 if mask is None else mask[:, None]
     member = (y[:, None] == torch.arange(classes, device=y.device)).to(z.dtype) * counted
     count = member.sum(0)

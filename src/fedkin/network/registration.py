@@ -197,7 +197,7 @@ class Registration:
         self.processes: dict[str, str] = {}  # by client, the process that takes part
         self.next_order: dict[str, int] = {}  # by admitted client, the number of its next order
         self.next_round: dict[str, Hello] = {}  # clients that join, leave or have new samples from the next round on
-        self.left_this_round: dict[str, Hello] = {}  # clients that have left in this round
+        self.left_this_round: dict[str, Hello] = {}
         self.fingerprint = ""  # of a resumed run: the fingerprint in federation.json
         self.lost_at: dict[str, float] = {}  # by member without a connection, since when
         self.closed = self.complete = False

@@ -270,7 +270,6 @@ def _index(
     index = Index(
         why=why, dtype="float64" if nets and nets[0].dtype == torch.float64 else "float32",
         precision=nets[0].precision if nets else "float32", method=dict(context.method), task=federation.task,
-        nets=facts,
-        scales=scales, clients=clients, encoding=federation.encoding, target=federation.target,
+        nets=facts, scales=scales, clients=clients, encoding=federation.encoding, target=federation.target,
     )  # fmt: skip
     return index.model_dump(mode="json")
