@@ -141,6 +141,13 @@ def test_commands(page: Path) -> None:
     assert [one for one in found if one] == []
 
 
+def test_the_two_commands_of_a_clone_are_in_the_readme_and_are_run_on_a_fresh_machine() -> None:
+    readme, fresh = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", ".ci/run"))
+    for command in ("make demo", "make test"):
+        assert f"`{command}`" in readme
+        assert f"\n{command}\n" in fresh
+
+
 def test_commands_are_read() -> None:
     text = "```sh\nfedkin run a.toml \\\n  --seeed 1\n```\n\n    fedkin runs dif A B\n    OTHER fedkin nothing\n"
     lines = list(command_lines(text))
