@@ -58,10 +58,17 @@ def differing(one: Trial, here: Path) -> list[str]:
     return [name for name, is_alike in alike.items() if not is_alike]
 
 
-def test_it_is_the_simulation_bit_for_bit_and_who_is_not_registered_is_refused(deployment: Deployment) -> None:
-    one = trial(deployment, "fedavg")
+def test_it_is_the_simulation_bit_for_bit_whoever_is_killed_and_who_is_not_registered_is_refused(
+    deployment: Deployment,
+) -> None:
+    one = trial(deployment, "sfmtl-graph")
     deployment.supernode("mallory")
     one.begin()
+    one.until("c00", "round 1:")
+    one.kill("c00")
+    deployment.kill("supernode-c01")
+    one.nodes("c00")
+    deployment.supernode_again("c01")
     here = one.simulated()
     one.ended()
     assert "Receiving" not in deployment.log("supernode-mallory")
@@ -91,20 +98,7 @@ def test_a_proxy_passes_the_nodes_and_nothing_else(deployment: Deployment) -> No
     assert len(re.findall(r"\d{9,}", listed)) == len(NAMES), listed  # ids of nodes, which may be short
 
 
-def test_a_node_and_a_supernode_that_are_killed_come_back(deployment: Deployment) -> None:
-    one = trial(deployment, "sfmtl-graph")
-    one.begin()
-    one.until("c00", "round 1:")
-    one.kill("c00")
-    deployment.kill("supernode-c01")
-    one.nodes("c00")
-    deployment.supernode_again("c01")
-    here = one.simulated()
-    one.ended()
-    assert differing(one, here) == []
-
-
-def test_a_server_that_is_killed_goes_on(deployment: Deployment) -> None:
+def test_a_server_and_a_superlink_that_are_killed_go_on_when_the_run_is_submitted_again(deployment: Deployment) -> None:
     one = trial(deployment, "flt-same")
     one.begin()
     # A round is said before its checkpoint is written: now that of round 1 is there.
@@ -112,23 +106,12 @@ def test_a_server_that_is_killed_goes_on(deployment: Deployment) -> None:
     os.kill(deployment.app_of_the_server(), signal.SIGKILL)
     one.kill("flwr")
     one.run("again")
-    here = one.simulated()
     one.until("again", "going on after round")
-    one.ended("again")
-    assert differing(one, here) == []
-
-
-def test_a_superlink_that_is_killed_goes_on_when_it_is_started_and_the_run_submitted_again(
-    deployment: Deployment,
-) -> None:
-    one = trial(deployment, "tfl")
-    one.begin()
-    one.until("flwr", "fedkin: round 2 of 3")
     deployment.kill("superlink")
-    one.kill("flwr")
+    one.kill("again")
     deployment.superlink()
-    one.run("again")
+    one.run("once more")
     here = one.simulated()
-    one.until("again", "going on after round")
-    one.ended("again")
+    one.until("once more", "going on after round")
+    one.ended("once more")
     assert differing(one, here) == []
