@@ -51,6 +51,12 @@ NEEDS_ACCOUNTANT = pytest.mark.skipif(
 # Methods that train any net: all but those that fit a linear model.
 NET_METHODS = {name: kind for name, kind in METHODS.items() if not kind.linear}
 
+
+def default_method(name: str) -> ServerMethod | PeerMethod:
+    """A method with its defaults; flt without UMAP, which compiles its code for seconds (test_flt.py has it)."""
+    return METHODS[name].model_validate({"graph": {"embedding": "pca"}} if name == "flt" else {})
+
+
 # One method for each pattern of traffic: none, one mean, several phases, a server's graph, models that clients choose
 # from, class prototypes, peers, peers that drop edges.
 PATTERNS = ("local", "fedavg", "tfl", "sfmtl-graph", "ifca", "fedproto", "dfedavgm", "mapl")

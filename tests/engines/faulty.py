@@ -14,9 +14,9 @@ from fedkin.engines.results import SERVER, Missing
 from fedkin.engines.site import LocalSite, Running
 from fedkin.engines.transport import spoiled
 from fedkin.flow import Message, PeerMethod, ServerMethod
-from support import NET_METHODS, cases, small_setup
+from support import NET_METHODS, cases, default_method, small_setup
 
-CASES: dict[str, ServerMethod | PeerMethod] = {**{name: kind() for name, kind in NET_METHODS.items()}, **cases()}
+CASES: dict[str, ServerMethod | PeerMethod] = {**{name: default_method(name) for name in NET_METHODS}, **cases()}
 ROUNDS = 3
 GARBAGE: dict[str, Callable[[Message], Message]] = {
     **{kind: lambda m, kind=kind: spoiled(m, kind) for kind in ("nan", "inf", "shape", "type", "missing", "extra")},  # type: ignore[misc]

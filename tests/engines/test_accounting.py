@@ -21,14 +21,13 @@ from fedkin.learning.losses import CrossEntropy
 from fedkin.learning.models import Mlp
 from fedkin.learning.net import Net
 from fedkin.learning.training import Training
-from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.local import Local
 from fedkin.methods.mapl import Mapl
 from fedkin.methods.sfmtl_graph import SfmtlGraph
 from learning.test_devices import is_mine
 from methods.mapl_toys import MAPL, setup_of, two_groups
-from support import NET_METHODS, by_pattern, play, same, small_federation, small_setup, with_settings
+from support import NET_METHODS, by_pattern, default_method, play, same, small_federation, small_setup, with_settings
 
 FORWARD = 2 * (5 * 7 + 7 * 4)  # of the small MLP
 STEP = FORWARD + 2 * 5 * 7 + 2 * 2 * 7 * 4  # the first layer needs no gradient of its input
@@ -92,7 +91,7 @@ def test_every_mode_counts_the_same(mode: str) -> None:
 
 @pytest.mark.parametrize("name", by_pattern(NET_METHODS))
 def test_a_kind_of_work_is_counted_once(name: str) -> None:
-    engine = LocalEngine(small_setup(METHODS[name]()))
+    engine = LocalEngine(small_setup(default_method(name)))
     assert play(engine, 1, 2, 3).flops > 0
     assert len(engine.site.operations.known) <= 4
 

@@ -32,7 +32,7 @@ from fedkin.methods.mapl import Mapl
 from fedkin.running.experiment import Experiment, nets_for
 from fedkin.running.loop import run_experiment
 from gpu import NAME, OnGpu, gpu
-from support import NET_METHODS, by_pattern, play, small_federation, small_setup, stored
+from support import NET_METHODS, by_pattern, default_method, play, small_federation, small_setup, stored
 from tiny import TABLE
 
 TASK = Task(4, (3, 16, 16))
@@ -79,7 +79,7 @@ def agree(one: tuple[Any, Any], other: tuple[Any, Any], tolerance: float = 1e-9)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", by_pattern(NET_METHODS))
 def test_every_method_has_the_same_numbers_on_another_device(name: str, stacks: list[int]) -> None:
-    setup = small_setup(METHODS[name](), dtype=torch.float64, clients_per_round=5)
+    setup = small_setup(default_method(name), dtype=torch.float64, clients_per_round=5)
     reference = after(setup)
     for mode in ("one-by-one", "fast"):
         with gpu():
@@ -122,7 +122,7 @@ def test_unlike_nets_with_batch_normalisation_views_and_blur(name: str) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 @pytest.mark.parametrize("name", sorted(NET_METHODS))
 def test_every_method_has_the_same_numbers_on_a_gpu_and_the_same_bits_again(name: str) -> None:
-    setup = small_setup(METHODS[name](), dtype=torch.float64, clients_per_round=5)
+    setup = small_setup(default_method(name), dtype=torch.float64, clients_per_round=5)
     reference = after(setup)
     for mode in ("one-by-one", "fast"):
         there, again = after(setup, mode, "cuda"), after(setup, mode, "cuda")
@@ -133,7 +133,7 @@ def test_every_method_has_the_same_numbers_on_a_gpu_and_the_same_bits_again(name
 
 def transfers(name: str, steps: int, mode: str) -> Counter[str]:
     """What crosses in a round."""
-    engine = LocalEngine(on_device(small_setup(METHODS[name](), local_steps=steps), NAME, mode))
+    engine = LocalEngine(on_device(small_setup(default_method(name), local_steps=steps), NAME, mode))
     engine.round(1)  # takes the samples there
     with gpu() as counted:
         engine.round(2)

@@ -33,7 +33,17 @@ from fedkin.methods.sfmtl_graph import SfmtlGraph
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import run_experiment
 from fedkin.views import ClientView
-from support import NET_METHODS, PATTERNS, by_pattern, play, same, small_federation, small_setup, with_settings
+from support import (
+    NET_METHODS,
+    PATTERNS,
+    by_pattern,
+    default_method,
+    play,
+    same,
+    small_federation,
+    small_setup,
+    with_settings,
+)
 from tiny import TABLE, CutAt
 
 NAMES = sorted(small_federation())
@@ -119,7 +129,7 @@ def test_every_kind_of_garbage_is_refused(kind: str) -> None:
 @pytest.mark.parametrize("name", by_pattern(NET_METHODS))
 def test_every_method_ends_finite_with_all_faults_at_once(name: str) -> None:
     faults = {"dropout": 0.3, "garbage": 0.1, "late": 0.1, "stale": 0.1, "crash": 0.1, "gone": 0.1}
-    engine = faulty(faults, METHODS[name](), local_steps=1)
+    engine = faulty(faults, default_method(name), local_steps=1)
     play(engine, 1, 2, 3, 4)
     for id in engine.setup.federation:
         assert all(bool(torch.isfinite(tensor).all()) for tensor in engine.model(id).values())

@@ -20,13 +20,11 @@ from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.local import Local
 from fedkin.methods.sfmtl_graph import SfmtlGraph
 from fedkin.testing import PROMISES, Checked, Promise, _models, _rests
-from support import NET_METHODS, by_pattern, cases, newcomers, small_federation, small_setup
+from support import NET_METHODS, by_pattern, cases, default_method, newcomers, small_federation, small_setup
 
 # Settings that make a method's graph, groups and mixing matter within three rounds of a tiny federation.
 CASES: dict[str, ServerMethod | PeerMethod] = {
-    **{name: method() for name, method in NET_METHODS.items()},
-    # UMAP compiles its code in each process, for longer than all else here takes: test_flt.py has it.
-    "flt": METHODS["flt"].model_validate({"graph": {"embedding": "pca"}}),
+    **{name: default_method(name) for name in NET_METHODS},
     "fedavg-equal": FedAvg(weights="equal"),
     "sfmtl-strong": SfmtlGraph(lam=0.4, anchor_weight=0.01),
     "sfmtl-mean": SfmtlGraph(lam=0.4, anchor_weight=0.01, anchors="mean"),

@@ -119,7 +119,7 @@ def test_another_experiment_is_not_resumed(whole: Result) -> None:
     [
         {"run.evaluate_every": 3},
         {"run.mode": "fast"},
-        pytest.param({"run.mode": "workers", "run.workers": 2}, marks=pytest.mark.slow, id="workers"),
+        pytest.param({"run.mode": "workers", "run.workers": 1}, marks=pytest.mark.slow, id="workers"),
         {"faults.dropout": 0.3},
         pytest.param({"run.engine": "loopback"}, marks=pytest.mark.slow, id="loopback"),
         pytest.param({"method.anchors": "mean"}, marks=pytest.mark.slow, id="anchors"),
