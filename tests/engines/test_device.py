@@ -84,9 +84,10 @@ def test_every_method_has_the_same_numbers_on_another_device(name: str, stacks: 
     for mode in ("one-by-one", "fast"):
         with gpu():
             agree(reference, after(setup, mode, NAME))
-    # Losses that draw views or noise, or keep snapshots, are done one by one.
+    # Heads of their own, and losses that draw views or noise, or keep snapshots, are done one by one.
     alone = {
-        "drfa", "fedclassavg", "feddyn", "fedem", "fedrep", "fedsr", "mapl", "mapl-plus", "pfedgraph", "scaffold",
+        "drfa", "fedclassavg", "feddyn", "fedem", "fedrep", "fedsr", "knn-per", "mapl", "mapl-plus", "pfedgraph",
+        "scaffold",
     }  # fmt: skip
     assert (max(stacks, default=0) > 1) == (name not in alone)
 

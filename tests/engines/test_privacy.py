@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,10 @@ from fedkin.errors import ConfigError, MethodError, RunError
 from fedkin.flow import Message
 from fedkin.forms import COUNT, HEAD, NET, Bytes, Each, Fields, Integer, Integers, Number, Shaped, Sums
 from fedkin.learning.net import Net
+from fedkin.methods.fedavg import FedAvg
+from fedkin.methods.fedbn import FedBN
 from fedkin.settings import parse
+from support import small_setup
 
 FIELDS: Fields = {"params": NET, "anchors": Shaped("owned", "width"), "loss": Number(low=0), "n": COUNT}
 
@@ -186,7 +190,9 @@ def test_settings_that_make_no_sense(table: dict[str, Any], words: str) -> None:
         parse(Privacy, table, "privacy")
 
 
-def test_running_statistics_are_refused() -> None:
-    net = Net(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)), nn.Linear(3, 2))
-    with pytest.raises(ConfigError, match="running statistics"):
-        Privacy(clip=1.0, noise=0.0).check([net])
+def test_running_statistics_are_refused_unless_they_stay_at_the_clients() -> None:
+    setup = replace(small_setup(FedBN()), privacy=Privacy(clip=1.0, noise=0.0))
+    net = Net(nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3)), nn.Linear(3, 4))
+    assert replace(setup, net=net).sent_buffers(net) == []
+    with pytest.raises(ConfigError, match=r"clients send running statistics \(body\.1\.running_mean\)"):
+        replace(setup, method=FedAvg(), net=net)

@@ -218,3 +218,10 @@ def test_onnx_gives_the_same_predictions(tmp_path: Path) -> None:
         else:
             assert found.tolist() == expected.tolist()
         assert json.loads(about.read_text())["program"] == path.name
+    # A stable sort has no form in ONNX.
+    fedkin.run("knn-per", fed, rounds=1, training=PLAN, out=tmp_path / "voting")
+    models = fedkin.load(tmp_path / "voting")
+    with pytest.raises(ConfigError, match=r"ONNX has no form of this model \(.*sort.*\); use --to torch"):
+        export_model(models, "c00", "onnx", tmp_path / "voting.onnx")
+    path, *_ = export_model(models, "c00", "torch", tmp_path / "voting.pt2")
+    np.testing.assert_allclose(beside(path).outputs(x.numpy()), models.probabilities(x, "c00"), atol=1e-5)

@@ -124,18 +124,19 @@ class Privacy(Settings):
         """Return the epsilon of what a client has released (`engines.releases.counted`)."""
         return self.epsilon(one["releases"], one["signed"], one.get("trained"))
 
-    def check(self, nets: Sequence[Net]) -> None:
-        """Raise ConfigError if uploads, or the training, of these nets cannot be protected."""
+    def check(self, nets: Sequence[Net], buffers: Callable[[Net], Sequence[str]]) -> None:
+        """Raise ConfigError if uploads, or the training, of these nets cannot be protected.
+
+        buffers: returns the names of the buffers of a net that clients send.
+        """
         for net in nets if self.sample_epsilon is not None else ():
             check_separate(net.module)
-        if self.clip is None:
-            return
-        for net in nets:
-            running = [name for name in net.initial if name not in net.trainable]
-            if running:
+        for net in nets if self.clip is not None else ():
+            if running := buffers(net):
                 raise ConfigError(
-                    f"[privacy]: the model has running statistics ({running[0]}), which noise makes useless (a "
-                    "variance may become negative); choose a model without batch normalisation"
+                    f"[privacy]: clients send running statistics ({running[0]}), which noise makes useless (a variance "
+                    "may become negative); choose a model without batch normalisation, or method fedbn, which keeps it "
+                    "at the clients"
                 )
 
 

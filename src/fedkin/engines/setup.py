@@ -19,7 +19,7 @@ from fedkin.engines.privacy import Privacy, noised_in
 from fedkin.errors import ConfigError, MethodError, imported
 from fedkin.federation import Federation, Task
 from fedkin.flow import AnyMethod, Method, PeerMethod, ServerMethod
-from fedkin.forms import Context
+from fedkin.forms import Context, Weights
 from fedkin.graph.network import check_network
 from fedkin.keys import key, rng
 from fedkin.learning.devices import checked
@@ -201,7 +201,7 @@ class Setup:
 
     def __post_init__(self) -> None:
         check_calls(type(self.method))
-        self.privacy.check([self.net, *(self.nets or {}).values()])
+        self.privacy.check([self.net, *(self.nets or {}).values()], self.sent_buffers)
         if self.method.needs_classes:
             self.task.need_labels("method.name", repr(self.method.name))
         self._check_weights()
@@ -234,6 +234,14 @@ class Setup:
         """Return the context that decides the forms of messages of clients with this net. asked: the request."""
         most, private = int(self.engine.message_limit_mb * 2**20), self.privacy.signature_epsilon is not None
         return Context(self.method, net, self.task, self.engine.largest_n, most, asked or {}, private)
+
+    def sent_buffers(self, net: Net) -> list[str]:
+        """Return the names of the buffers of a net in the messages that clients send."""
+        phases = self.method.shares if isinstance(self.method, PeerMethod) else self.method.phases()
+        sets = [self.method.declared(phase) or () for phase in phases]
+        forms = [form.bare for each in sets for fields in each for form in fields.values()]
+        sent = {name for form in forms if isinstance(form, Weights) for name in form.names(net)}
+        return [name for name in net.initial if name in sent and name not in net.trainable]
 
     def _check_signatures(self) -> None:
         """Raise ConfigError if the method's clients send no signatures."""

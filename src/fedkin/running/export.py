@@ -125,9 +125,13 @@ def _exported(whole: Answer, inputs: Sequence[Mapping[str, Any]]) -> torch.expor
 def _as_onnx(program: torch.export.ExportedProgram, names: Sequence[str]) -> bytes:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        onnx_program = torch.onnx.export(
-            program, dynamo=True, verbose=False, input_names=list(names), output_names=["y"]
-        )
+        try:
+            onnx_program = torch.onnx.export(
+                program, dynamo=True, verbose=False, input_names=list(names), output_names=["y"]
+            )
+        except Exception as error:  # as many types; the cause names the operation
+            reason = " ".join(str(error.__cause__ or error).split())[:200]
+            raise ConfigError(f"export: ONNX has no form of this model ({reason}); use --to torch") from None
     assert onnx_program is not None
     return onnx_program.model_proto.SerializeToString()  # type: ignore[no-any-return]
 
