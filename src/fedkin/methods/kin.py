@@ -7,7 +7,8 @@ A method of fedkin that needs no information about groups. `docs/methods/kin.md`
                  "groups": one for each group that no test tells apart, and local training for clients unlike all others
     trial        in the first half of the rounds every level trains, on four fifths of each client's samples
     heads        each client fits its own head; their mean is a second shared head of each level
-    choice       (level, shared head, strength) with the smallest loss on the held-out samples, pooled over clients
+    choice       (level, shared head, strength) with the smallest loss on the held-out samples, pooled over clients;
+                 then own bodies too, if they have a smaller loss: a few passes of training from the chosen model
     afterwards   the chosen level trains on all samples; a client uses its model with a head pulled to the shared one:
                  min_V sum loss(F V, y) + strength / 2 |V - W|^2     (`fedkin.methods.blocks.pulled_head`)
 """
@@ -24,12 +25,13 @@ from pydantic import Field
 from scipy import stats
 from torch import Tensor
 
+from fedkin.federation import Samples
 from fedkin.flow import Ask, ClientFlow, Fit, Infer, Message, Params, ServerFlow, phase
 from fedkin.forms import COUNT, HEAD, NET, Integer, Shaped
 from fedkin.graph import Graph, Verdicts, place
 from fedkin.learning.aggregate import Rule
 from fedkin.learning.losses import per_sample
-from fedkin.learning.net import head_of
+from fedkin.learning.net import body_of, head_of
 from fedkin.learning.training import Training
 from fedkin.methods.blocks.averaging import Weights, mean_asked
 from fedkin.methods.blocks.clusters import cluster_means, continued, mean_of_clusters, members_graph
@@ -61,6 +63,8 @@ MIN_TRIAL = 3  # with fewer trial rounds nothing is chosen: groups with shared h
 MIN_HOLDOUT = 30  # with fewer held-out samples of all clients together nothing is chosen
 FOLD, BLOCKS = 5, 25  # a client's samples are BLOCKS blocks in stored order, and one block in FOLD is held out
 DOUBT = 1.0  # within so many standard errors, groups and a stronger pull are preferred
+SURE = 2.0  # by so many standard errors own bodies must be better, since they take more training
+PASSES = 5  # passes over a client's samples that train its own body
 OWN_HEAD = Strength(1.0, 1.0)  # pull of the heads whose mean is a level's second shared head
 CLIPPED = 0.25  # share of the clients' differences in cost that is clipped at either end
 
@@ -109,8 +113,8 @@ class Kin(SigningMethod):
         "offsets" or "alone"}, from the tests. branch: {group: its branch}. placed: {client id: True} of clients that
         joined existing groups. looks: number of searches for groups. tests: those of the last search. trial_end: last
         round of its trial. models: {level: {node: params}} of the levels that train now; a client that is alone keeps
-        its own model. choice: {"level", "weights", "bias", "leads"}: the chosen level and strengths, and their
-        `leads_of`; empty during the trial.
+        its own model. choice: {"level", "weights", "bias", "own_body", "leads"}: the chosen level and
+        strengths, whether bodies are clients' own, and `leads_of` the level; empty during the trial.
 
         A client's state: own, the model that it trains by itself; trial, the same on four fifths of its samples.
         """
@@ -175,6 +179,8 @@ class Kin(SigningMethod):
             # Without a head to pull, all strengths have the same cost.
             costs = torch.full((len(tried),), float(cost), dtype=torch.float64)
             return Message(n=len(test), costs=costs)
+        if message["own_body"]:
+            params = yield from with_own_body(client, params, part)
         features = yield from Infer(params, "features", data=part)
         test_features = (yield from Infer(params, "features", data=test)).double()
         x = torch.cat([test_features, torch.ones(len(test), 1, dtype=torch.float64)], 1)
@@ -182,11 +188,17 @@ class Kin(SigningMethod):
         return Message(n=len(test), costs=torch.stack([loss(x @ head, targets).mean() for head in heads]))
 
     def use(self, client: ClientView, message: Message) -> Params | ClientFlow[Params]:
-        """The client's own model if it is alone, else the level's model, with its head pulled to the shared one."""
+        """The client's own model if it is alone, else the level's model with what was chosen to be personal."""
         if message["alone"]:
             return own_model(client, message)
-        strength = Strength(message["weights"], message["bias"]) if "weights" in message else SHARED
-        return with_own_head(client, message.params, strength)
+        return self.personal(client, message) if "weights" in message else message.params
+
+    def personal(self, client: ClientView, message: Message) -> ClientFlow[Params]:
+        """The level's model, its body trained further if bodies are own, with its head pulled to the shared one."""
+        params = message.params
+        if message["own_body"] and client.size:
+            params = yield from with_own_body(client, params, client.train)
+        return (yield from with_own_head(client, params, Strength(message["weights"], message["bias"])))
 
     # -- at the server ------------------------------------------------------------------------------------------
 
@@ -250,7 +262,22 @@ class Kin(SigningMethod):
             leads = leads_of(table, sizes, levels, (level, place)) if enough else {}
             models, strength = candidates[place]
             state["models"] = {level: models[level]}
-            state["choice"] = {"level": level, **strength._asdict(), "leads": leads}
+            state["choice"] = {"level": level, **strength._asdict(), "own_body": False, "leads": leads}
+            if enough and can_pull(server.initial, server.task) and body_of(server.initial):
+                row = levels.index(level)
+                yield from self.choose_body(server, ids, {id: costs[row, place] for id, costs in table.items()})
+
+    def choose_body(self, server: ServerView, ids: Sequence[str], chosen: Mapping[str, float]) -> ServerFlow[None]:
+        """Choose own bodies if they are surely better. chosen: {client id: cost of the choice with shared bodies}."""
+        state = server.state
+        costs, sizes = yield from self.judged(server, ids, state["models"], own_body=True)
+        table = {id: np.append(cost, chosen[id])[None] for id, cost in costs.items() if id in chosen}
+        if table:
+            tried = strengths(server.task)
+            _, place = best_candidate({id: costs[id] for id in table}, sizes, list(state["models"]))
+            excess, error = excess_in(table, sizes)(place, len(tried))
+            if excess < -SURE * error:
+                state["choice"] = {**state["choice"], **tried[place]._asdict(), "own_body": True}
 
     def mean_heads(self, server: ServerView, level: str, ids: Sequence[str]) -> ServerFlow[dict[str, Params]]:
         """A level's models, with the mean of its clients' own heads in place of each shared head.
@@ -270,13 +297,14 @@ class Kin(SigningMethod):
         return {node: {**model, **heads[node]} for node, model in models.items()}
 
     def judged(
-        self, server: ServerView, ids: Sequence[str], models: Mapping[str, Mapping[str, Params]]
-    ) -> ServerFlow[tuple[dict[str, Any], dict[str, int]]]:
+        self, server: ServerView, ids: Sequence[str], models: Mapping[str, Mapping[str, Params]], *,
+        own_body: bool = False,
+    ) -> ServerFlow[tuple[dict[str, Any], dict[str, int]]]:  # fmt: skip
         """Ask for the cost of every candidate: ({client id: [levels, strengths]}, {client id: held-out samples})."""
         costs: dict[str, list[Tensor]] = {id: [] for id in ids}
         sizes: dict[str, int] = {}
         for level in models:
-            asked = {id: self.message(server, level, id, models) for id in ids}
+            asked = {id: Message(**self.message(server, level, id, models), own_body=own_body) for id in ids}
             replies = yield from Ask("judge", asked)
             for id, reply in replies.items():
                 costs[id].append(reply["costs"])
@@ -304,9 +332,9 @@ class Kin(SigningMethod):
 
     def _with_strength(self, server: ServerView, message: Message) -> Message:
         choice = server.state["choice"]
-        if not choice or message["alone"] or not Strength(choice["weights"], choice["bias"]).personal:
+        if not choice or message["alone"]:
             return message
-        return Message(**message, weights=choice["weights"], bias=choice["bias"])
+        return Message(**message, weights=choice["weights"], bias=choice["bias"], own_body=choice["own_body"])
 
     def welcome(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
         """Clients that never took part sign, and get the chosen level's model for their group."""
@@ -358,6 +386,16 @@ def held_out(n: int) -> tuple[list[int], list[int]]:
     rows = np.arange(n)
     out = (rows * min(BLOCKS, max(n, 1)) // max(n, 1)) % FOLD == FOLD // 2
     return rows[~out].tolist(), rows[out].tolist()
+
+
+def with_own_body(client: ClientView, params: Params, part: Samples) -> ClientFlow[Params]:
+    """Train a shared model on these samples for a few passes; return its body with the shared head.
+
+    Training starts from the shared head: under a solved head the loss is nearly 0, and the body would learn nothing.
+    """
+    training = in_proportion(client.training.with_epochs(PASSES), len(part), client.size)
+    fitted = yield from Fit(params, data=part, training=training)
+    return {**fitted.params, **head_of(params)}
 
 
 def in_proportion(training: Training, kept: int, n: int) -> Training:
@@ -516,7 +554,7 @@ def _search(server: ServerView, method: Kin) -> None:
     if method.degrees == "groups" or rounds // 2 < MIN_TRIAL:
         level = list(state["models"])[-1]
         state["models"] = {level: state["models"][level]}
-        state["choice"] = {"level": level, **SHARED._asdict(), "leads": {}}
+        state["choice"] = {"level": level, **SHARED._asdict(), "own_body": False, "leads": {}}
 
 
 def levels_of(state: dict[str, Any], degrees: str) -> list[str]:
@@ -584,13 +622,14 @@ def figures(state: dict[str, Any]) -> dict[str, float | None]:
     """For the records: groups of several clients, clients alone, the choice, the smallest p, leads (`leads_of`)."""
     verdicts = [state["verdict"][number] for number in state["group"].values()]
     p = [value for node in state["tests"]["tree"].values() for value in node["p"].values()]
-    choice = state["choice"] or {**SHARED._asdict(), "leads": {}}
+    choice = state["choice"] or {**SHARED._asdict(), "own_body": False, "leads": {}}
     return {
         "groups": sum(verdict != "alone" for verdict in state["verdict"].values()),
         "alone": verdicts.count("alone"),
         "level": LEVELS.index(choice["level"]) if "level" in choice else None,
         **{f"pull_{name}": choice[name] if choice[name] < math.inf else None for name in ("weights", "bias")},
         "smallest_p": min(p, default=None),
+        "own_body": float(choice["own_body"]) if state["choice"] else None,
         **{
             f"lead_{level}{part}": value
             for level, lead in choice["leads"].items()
