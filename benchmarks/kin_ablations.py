@@ -28,15 +28,15 @@ from torch import Tensor
 import fedkin
 from fedkin.analysis.intervals import over
 from fedkin.federation import Task
-from fedkin.flow import ClientFlow, Fit, Message, Params
+from fedkin.flow import ServerFlow
 from fedkin.methods import kin
 from fedkin.methods.blocks.pulled_head import SHARED, Strength
 from fedkin.running.bench import points, read_lines
 from fedkin.running.suites import SUITES, Suite
-from fedkin.views import ClientView
+from fedkin.views import ServerView
 
-TUNED, DIVERGED = 5, -1000.0  # passes; points
-all_levels, loss_per_sample, chosen_use = kin.levels_of, kin.per_sample, kin.Kin.use
+DIVERGED = -1000.0  # points
+all_levels, loss_per_sample = kin.levels_of, kin.per_sample
 
 
 def only(*levels: str) -> AbstractContextManager[Any]:
@@ -60,13 +60,12 @@ def wrong_per_sample(task: Task) -> Callable[[Tensor, Tensor], Tensor]:
     return lambda outputs, targets: (outputs.argmax(1) != targets).double()
 
 
-def tuned(self: kin.Kin, client: ClientView[Any], message: Message) -> ClientFlow[Params]:
-    """The model that kin's client uses; if it is shared, after TUNED passes of training of body and head."""
-    used = chosen_use(self, client, message)
-    params = used if isinstance(used, Mapping) else (yield from used)
-    if message["alone"] or not client.size:
-        return params
-    return (yield from Fit(params, training=client.training.with_epochs(TUNED))).params
+def shared_bodies(
+    self: kin.Kin, server: ServerView, ids: Sequence[str], chosen: Mapping[str, float]
+) -> ServerFlow[None]:
+    """Keep the choice."""
+    return
+    yield
 
 
 VARIANTS: Mapping[str, Callable[[], AbstractContextManager[Any]]] = {
@@ -78,7 +77,7 @@ VARIANTS: Mapping[str, Callable[[], AbstractContextManager[Any]]] = {
     "strength 10": lambda: fixed(Strength(10.0, 10.0)),
     "strength 1": lambda: fixed(Strength(1.0, 1.0)),
     "choice by error": lambda: patch.object(kin, "per_sample", wrong_per_sample),
-    "body tuned too": lambda: patch.object(kin.Kin, "use", tuned),
+    "shared bodies": lambda: patch.object(kin.Kin, "choose_body", shared_bodies),
 }
 
 
@@ -101,7 +100,7 @@ def run(suite: Suite, name: str, variant: str, seed: int, rate: float) -> dict[s
         )  # fmt: skip
     mean = float(np.mean([value for value in points(federation, result).values() if value is not None]))
     figures: dict[str, Any] = result.rounds[-1]["figures"]
-    chosen = {name: figures[name] for name in ("level", "pull_weights", "pull_bias")}
+    chosen = {name: figures[name] for name in ("level", "pull_weights", "pull_bias", "own_body")}
     return {"federation": name, "variant": variant, "seed": seed, "mean": mean, **chosen}
 
 

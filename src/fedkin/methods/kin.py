@@ -8,7 +8,7 @@ A method of fedkin that needs no information about groups. `docs/methods/kin.md`
     trial        in the first half of the rounds every level trains, on four fifths of each client's samples
     heads        each client fits its own head; their mean is a second shared head of each level
     choice       (level, shared head, strength) with the smallest loss on the held-out samples, pooled over clients;
-                 then own bodies too, if they have a smaller loss: a few passes of training from the chosen model
+                 own bodies too, if their loss is surely smaller: a few passes of training from the chosen model
     afterwards   the chosen level trains on all samples; a client uses its model with a head pulled to the shared one:
                  min_V sum loss(F V, y) + strength / 2 |V - W|^2     (`fedkin.methods.blocks.pulled_head`)
 """
@@ -63,8 +63,8 @@ MIN_TRIAL = 3  # with fewer trial rounds nothing is chosen: groups with shared h
 MIN_HOLDOUT = 30  # with fewer held-out samples of all clients together nothing is chosen
 FOLD, BLOCKS = 5, 25  # a client's samples are BLOCKS blocks in stored order, and one block in FOLD is held out
 DOUBT = 1.0  # within so many standard errors, groups and a stronger pull are preferred
-SURE = 2.0  # by so many standard errors own bodies must be better, since they take more training
-PASSES = 5  # passes over a client's samples that train its own body
+SURE = 2.0  # by so many standard errors own bodies must be better, since they cost training at each use
+PASSES = 5  # over a client's samples, to train its own body
 OWN_HEAD = Strength(1.0, 1.0)  # pull of the heads whose mean is a level's second shared head
 CLIPPED = 0.25  # share of the clients' differences in cost that is clipped at either end
 
@@ -113,8 +113,8 @@ class Kin(SigningMethod):
         "offsets" or "alone"}, from the tests. branch: {group: its branch}. placed: {client id: True} of clients that
         joined existing groups. looks: number of searches for groups. tests: those of the last search. trial_end: last
         round of its trial. models: {level: {node: params}} of the levels that train now; a client that is alone keeps
-        its own model. choice: {"level", "weights", "bias", "own_body", "leads"}: the chosen level and
-        strengths, whether bodies are clients' own, and `leads_of` the level; empty during the trial.
+        its own model. choice: {"level", "weights", "bias", "own_body", "leads"}: the chosen level and strengths,
+        whether clients have own bodies, and `leads_of` the level; empty during the trial.
 
         A client's state: own, the model that it trains by itself; trial, the same on four fifths of its samples.
         """
@@ -188,13 +188,13 @@ class Kin(SigningMethod):
         return Message(n=len(test), costs=torch.stack([loss(x @ head, targets).mean() for head in heads]))
 
     def use(self, client: ClientView, message: Message) -> Params | ClientFlow[Params]:
-        """The client's own model if it is alone, else the level's model with what was chosen to be personal."""
+        """The client's own model if it is alone, else the level's model with the chosen own parts."""
         if message["alone"]:
             return own_model(client, message)
         return self.personal(client, message) if "weights" in message else message.params
 
     def personal(self, client: ClientView, message: Message) -> ClientFlow[Params]:
-        """The level's model, its body trained further if bodies are own, with its head pulled to the shared one."""
+        """The level's model with the client's own head, and before that its own body, as chosen."""
         params = message.params
         if message["own_body"] and client.size:
             params = yield from with_own_body(client, params, client.train)
@@ -268,7 +268,10 @@ class Kin(SigningMethod):
                 yield from self.choose_body(server, ids, {id: costs[row, place] for id, costs in table.items()})
 
     def choose_body(self, server: ServerView, ids: Sequence[str], chosen: Mapping[str, float]) -> ServerFlow[None]:
-        """Choose own bodies if they are surely better. chosen: {client id: cost of the choice with shared bodies}."""
+        """Choose own bodies, with a strength of their own, if they are surely better than the choice.
+
+        chosen: {client id: the cost of the choice}.
+        """
         state = server.state
         costs, sizes = yield from self.judged(server, ids, state["models"], own_body=True)
         table = {id: np.append(cost, chosen[id])[None] for id, cost in costs.items() if id in chosen}
@@ -328,9 +331,9 @@ class Kin(SigningMethod):
         if id not in state["group"]:
             return Message(params=common(server), alone=False, trial=False)
         # During the trial a client has the model of its group.
-        return self._with_strength(server, self.message(server, list(state["models"])[-1], id))
+        return self._with_choice(server, self.message(server, list(state["models"])[-1], id))
 
-    def _with_strength(self, server: ServerView, message: Message) -> Message:
+    def _with_choice(self, server: ServerView, message: Message) -> Message:
         choice = server.state["choice"]
         if not choice or message["alone"]:
             return message
@@ -347,7 +350,7 @@ class Kin(SigningMethod):
             node = "all" if level == "all" else None if number is None else node_of(state, level, number)
             if node in state["models"][level]:
                 message = Message(params=state["models"][level][node], alone=False, trial=False)
-                offers[id] = self._with_strength(server, message)
+                offers[id] = self._with_choice(server, message)
         return offers
 
 
