@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -68,8 +68,9 @@ def shared_bodies(
     yield
 
 
+# All but the last with shared bodies.
 VARIANTS: Mapping[str, Callable[[], AbstractContextManager[Any]]] = {
-    "kin": nullcontext,
+    "shared bodies": nullcontext,
     "root only": lambda: only("all"),
     "leaf only": lambda: only("groups"),
     "no branches": lambda: only("all", "groups"),
@@ -77,8 +78,9 @@ VARIANTS: Mapping[str, Callable[[], AbstractContextManager[Any]]] = {
     "strength 10": lambda: fixed(Strength(10.0, 10.0)),
     "strength 1": lambda: fixed(Strength(1.0, 1.0)),
     "choice by error": lambda: patch.object(kin, "per_sample", wrong_per_sample),
-    "shared bodies": lambda: patch.object(kin.Kin, "choose_body", shared_bodies),
+    "own bodies": nullcontext,
 }
+BASE, WHOLE = "shared bodies", "own bodies"
 
 
 def rates(suite: Suite, names: Sequence[str]) -> dict[tuple[str, int], float]:
@@ -92,7 +94,10 @@ def run(suite: Suite, name: str, variant: str, seed: int, rate: float) -> dict[s
     """Run kin in one variant; return the line of the file."""
     entry = suite.federations[name]
     federation = entry.make(seed)
-    with VARIANTS[variant]():
+    with ExitStack() as changes:
+        changes.enter_context(VARIANTS[variant]())
+        if variant != WHOLE:
+            changes.enter_context(patch.object(kin.Kin, "choose_body", shared_bodies))
         result = fedkin.run(
             "kin", federation, rounds=suite.rounds, seed=seed, model=entry.model,
             training={"lr": rate, "local_steps": suite.local_steps, "batch_size": suite.batch_size},
@@ -105,7 +110,7 @@ def run(suite: Suite, name: str, variant: str, seed: int, rate: float) -> dict[s
 
 
 def table(suite: Suite, names: Sequence[str], lines: Sequence[Mapping[str, Any]]) -> str:
-    """Kin's mean on each federation, and each variant's paired difference from it, with its 95 % interval over seeds.
+    """Kin's mean with shared bodies, and each variant's paired difference from it, with its 95 % interval over seeds.
 
     Federations on which any variant's models diverge are left out of the mean difference.
     """
@@ -114,10 +119,10 @@ def table(suite: Suite, names: Sequence[str], lines: Sequence[Mapping[str, Any]]
     totals: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
     for name in names:
         less = {
-            variant: [mean[name, variant, seed] - mean[name, "kin", seed] for seed in suite.seeds]
+            variant: [mean[name, variant, seed] - mean[name, BASE, seed] for seed in suite.seeds]
             for variant in VARIANTS
         }
-        cells = [f"{np.mean([mean[name, 'kin', seed] for seed in suite.seeds]):.1f}"]
+        cells = [f"{np.mean([mean[name, BASE, seed] for seed in suite.seeds]):.1f}"]
         diverged = {variant for variant, each in less.items() if min(each) < DIVERGED}
         for variant, each in list(less.items())[1:]:
             interval = over(each)
@@ -127,7 +132,7 @@ def table(suite: Suite, names: Sequence[str], lines: Sequence[Mapping[str, Any]]
             for variant, each in less.items():
                 totals[variant].append(float(np.mean(each)))
         rows.append(f"| {name} | " + " | ".join(cells) + " |")
-    cells = ["" if variant == "kin" else f"{np.mean(each):+.1f}" for variant, each in totals.items()]
+    cells = ["" if variant == BASE else f"{np.mean(each):+.1f}" for variant, each in totals.items()]
     return "\n".join([*rows, "| mean difference | " + " | ".join(cells) + " |"])
 
 
