@@ -12,7 +12,7 @@ import torch
 
 from fedkin.errors import DataError
 from fedkin.federation import Federation
-from fedkin.federation.table import Reading, as_table, columns_of
+from fedkin.federation.table import Reading, as_table, columns_of, target_of
 
 
 def frame(rows: int = 120, seed: int = 0) -> pd.DataFrame:
@@ -61,6 +61,10 @@ def test_only_training_rows_shape_the_inputs() -> None:
         (["a", "b", "c", "a"], "classification", ("a", "b", "c")),
         ([10, 9, 2, 10], "classification", ("2", "9", "10")),
         ([1.0, 2.0, 3.0, 1.0], "classification", ("1", "2", "3")),
+        ([2**53 + 1, 2**53, 2**53 + 3, 2**53 + 2], "classification", tuple(str(2**53 + more) for more in range(4))),
+        (["Yes", "no", "no", "Yes"], "risk", ("no", "Yes")),
+        (["yes", "YES", "YES", "yes"], "risk", ("YES", "yes")),
+        (["a", "B", "c", "a"], "classification", ("B", "a", "c")),
         ([0.5, 1.5, 2.5, 3.0], "regression", ()),
     ],
 )
@@ -77,6 +81,14 @@ def test_the_kind_of_task_is_found(values: list[Any], kind: str, classes: tuple[
     else:
         expected = (np.array(values) - np.mean(values)) / np.std(values)
         np.testing.assert_allclose(federation["a"].train.labels()[:, 0], expected, rtol=1e-6)
+
+
+def test_the_order_of_classes_depends_on_no_hash() -> None:
+    for values in (["0", "1", "1.5", "1.50", f"1{'0' * 5000}"], [str(more - 10**20) for more in range(5)]):
+        for seed in range(5):
+            mixed = np.random.default_rng(seed).permutation(values).tolist()
+            found = target_of(Reading(target="y", client="c", kind="classification"), mixed, False, list, "here")
+            assert list(found.classes) == values
 
 
 def test_the_event_of_a_risk_can_be_named() -> None:

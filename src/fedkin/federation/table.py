@@ -322,6 +322,14 @@ def is_number(text: str) -> bool:
     return True
 
 
+def _exact(text: str) -> int | float:
+    """The number that a text is; whole numbers are not rounded as a float would be."""
+    try:
+        return int(text)
+    except ValueError:  # a fraction, or more digits than Python reads
+        return float(text)
+
+
 def _texts(table: pa.Table, name: str) -> Any:
     values = _decoded(table.column(name))
     if pa.types.is_floating(values.type):
@@ -641,7 +649,8 @@ def target_of(
 
     different: the target's values at all clients (None: it is a number); text: whether the values are texts. moments:
     returns the moments of each client. A number is standardised with the mean and deviation of training rows. Classes
-    are sorted, as numbers if all are numbers; `reading.positive`, the event of a risk, is the later of two.
+    are sorted, as numbers if all are numbers. The event of a risk is `reading.positive`, or the class that sorts last,
+    whether its letters are capital or small.
     """
     kind = reading.kind or ("regression" if different is None else kind_of(different, text))
     if kind == "regression":
@@ -652,7 +661,9 @@ def target_of(
     if different is None:
         raise DataError(f"{where}: a participant sent no values, and they are classes")
     as_numbers = not text and all(is_number(value) for value in different)
-    classes = tuple(sorted(map(str, different), key=float if as_numbers else None))
+    key = _exact if as_numbers else str.casefold if kind == "risk" else str
+    # Sorted twice: the order of a set, which differs from process to process, must not decide between equal keys.
+    classes = tuple(sorted(sorted(map(str, different)), key=key))
     if len(classes) < 2:
         raise DataError(f"{where} is {classes[0]!r} in every row; expected at least 2 classes")
     if kind == "risk" and len(classes) != 2:
