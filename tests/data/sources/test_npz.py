@@ -120,6 +120,14 @@ def test_risks_are_judged_by_their_ranking(tmp_path: Path) -> None:
         load(tmp_path, {"kind": "risk"}, y=np.arange(10) % 3)
 
 
+@pytest.mark.parametrize("kind", ["U", "S"])
+def test_the_event_of_a_risk_sorts_last_whatever_its_capital_letters(tmp_path: Path, kind: str) -> None:
+    y = np.array(["Yes", "no"] * 5).astype(kind)
+    split = np.array(["train", "test"] * 5)
+    made = load(tmp_path, {"kind": "risk"}, y=y, split=split)
+    assert (made.train.y.tolist(), made.test.y.tolist()) == ([1] * 5, [0] * 5)
+
+
 def test_numbers_are_regressed(tmp_path: Path) -> None:
     y = np.arange(20.0).reshape(10, 2)
     made = load(tmp_path, {"kind": "regression"}, y=y)

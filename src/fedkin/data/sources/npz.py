@@ -104,6 +104,8 @@ class Npz(Source):
             if y.dtype.kind not in "buiUS":
                 raise DataError(f"y: expected whole numbers or texts, got dtype {y.dtype}")
             values, y = np.unique(y, return_inverse=True)
+            if self.kind == "risk" and values.dtype.kind in "US":  # the event is Yes, not no
+                y = np.argsort(np.argsort(np.char.lower(values), kind="stable"))[y]
             classes = len(values)
             if classes < 2:
                 raise DataError(f"y: all labels are {values[0]!s}; expected at least 2 different ones")
