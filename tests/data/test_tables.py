@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
+from pydantic import ValidationError
 
 from fedkin.data.tables import CsvFormat, code_like, column_notes, is_number_like, read_csv, read_parquet
 from fedkin.untrusted import Refused
@@ -68,6 +70,37 @@ def test_numbers_that_may_mean_two_things_are_refused_with_what_decides(
     ]  # fmt: skip
     for how, first in given:
         assert read(tmp_path, delimiter, **how, x=values).column("x")[0].as_py() == first
+
+
+@pytest.mark.parametrize(
+    ("values", "written", "said"),
+    [
+        (["71", "71.3"], {"decimal": ","}, "'71.3' in row 2 is no number with data.decimal = \",\""),
+        (["71", "71,3"], {"decimal": "."}, "'71,3' in row 2 is no number with data.decimal = \".\""),
+        (["1'037,5"], {"decimal": ",", "thousands": "."},
+         "\"1'037,5\" in row 1 is no number with data.decimal = \",\" and data.thousands = \".\""),
+    ],
+)  # fmt: skip
+def test_numbers_that_the_settings_do_not_allow_are_refused(
+    tmp_path: Path, values: list[str], written: dict[str, Any], said: str
+) -> None:
+    how = "correct it, or name the column in data.categories or data.leave_out"
+    with pytest.raises(Refused, match=re.escape(f"column 'x': {said}; {how}")):
+        read(tmp_path, ";", CsvFormat(**written), x=values)
+    assert read(tmp_path, ";", CsvFormat(**written), x=values, untyped=["x"]).column("x").to_pylist() == values
+
+
+def test_marks_that_divide_no_thousands_are_refused() -> None:
+    for mark in ("5", "_", "-"):
+        with pytest.raises(ValidationError, match="thousands"):
+            CsvFormat(thousands=mark)
+    with pytest.raises(ValidationError, match="decimal and thousands are both ','; expected two marks"):
+        CsvFormat(decimal=",", thousands=",")
+
+
+def test_a_narrow_space_between_thousands_can_be_said(tmp_path: Path) -> None:
+    table = read(tmp_path, ";", CsvFormat(thousands="\u202f"), x=["1\u202f037", "980"])
+    assert table.column("x").to_pylist() == [1037, 980]
 
 
 @pytest.mark.parametrize("values", [["$5", "$7"], ["103 mg/dL", "98 mg/dL"], ["1,5", "1.5"]])

@@ -15,12 +15,12 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO, Literal, cast
+from typing import Annotated, BinaryIO, Literal, Self, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from fedkin.errors import DataError, first_few
 from fedkin.federation.table import name_of_type, remember, remembered, texts, without_views
@@ -48,6 +48,10 @@ _BLOCK = 1 << 20
 _MIXED = 0.5
 
 
+def _usual_marks(text: str) -> str:
+    return text.translate(_MARKS)
+
+
 class CsvFormat(BaseModel):
     """The format of a CSV file. A setting that is None is detected where this is unambiguous.
 
@@ -58,9 +62,17 @@ class CsvFormat(BaseModel):
 
     delimiter: str | None = Field(None, min_length=1, max_length=1)
     decimal: Literal[".", ","] | None = None
-    thousands: str | None = Field(None, min_length=1, max_length=1)
+    thousands: Annotated[
+        Literal[",", ".", "'", " "] | None, BeforeValidator(lambda it: _usual_marks(it) if isinstance(it, str) else it)
+    ] = None
     missing: tuple[str, ...] = ()
     dates: Literal["D.M.Y", "D/M/Y", "M/D/Y"] | None = None
+
+    @model_validator(mode="after")
+    def _two_marks(self) -> Self:
+        if self.thousands is not None and self.decimal == self.thousands:
+            raise ValueError(f"decimal and thousands are both {self.decimal!r}; expected two marks")
+        return self
 
 
 # (a column in its type, a note on how it was interpreted; "" if this was obvious)
@@ -422,10 +434,6 @@ def is_number_like(text: str) -> bool:
     return any(pattern.fullmatch(number) for pattern in _PATTERNS.values())
 
 
-def _usual_marks(text: str) -> str:
-    return text.translate(_MARKS)
-
-
 def _pattern(decimal: str, thousands: str) -> re.Pattern[str]:
     point, mark = re.escape(decimal), re.escape(thousands)
     whole = rf"[0-9]+|[1-9][0-9]{{0,2}}(?:{mark}[0-9]{{3}})+" if thousands else "[0-9]+"
@@ -449,6 +457,8 @@ def _marked_numbers(
     values = [_usual_marks(text) for text in texts.drop_null().unique().to_pylist()]
     readings = _readings(values, csv_format)
     if not readings:
+        if _readings(values, CsvFormat()):
+            raise Refused(f"column {escaped(name, 60)!r}: {_not_allowed(texts, values, csv_format)}")
         like = sum(map(is_number_like, values)) > _MIXED * len(values)
         return column, _mixed(texts, values) if like else ""
     if len(readings) > 1:
@@ -479,6 +489,16 @@ def _readings(values: list[str], csv_format: CsvFormat) -> dict[tuple[str, str],
     if len(readings) > 1 and csv_format.thousands is not None:
         return {marks: numbers for marks, numbers in readings.items() if marks[1] == csv_format.thousands}
     return readings
+
+
+def _not_allowed(texts: pa.ChunkedArray, values: list[str], csv_format: CsvFormat) -> str:
+    """Error text: the first number that is none with the settings, its row, and the settings."""
+    odd = next((value for value in values if not _readings([value], csv_format)), values[0])
+    row = next(row for row, text in enumerate(texts.to_pylist()) if text is not None and _usual_marks(text) == odd)
+    stated = {"decimal": csv_format.decimal, "thousands": csv_format.thousands}
+    which = " and ".join(f'data.{name} = "{mark}"' for name, mark in stated.items() if mark is not None)
+    how = "correct it, or name the column in data.categories or data.leave_out"
+    return f"{escaped(odd, 40)!r} in row {row + 1} is no number with {which}; {how}"
 
 
 def _two_meanings(texts: pa.ChunkedArray, mark: str) -> str:
