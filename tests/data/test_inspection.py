@@ -67,6 +67,17 @@ def test_columns_that_look_wrong_are_named(column: str, values: Any, kind: str) 
     assert kinds(looked(frame))[kind] == (column,)
 
 
+@pytest.mark.parametrize("form", ["({:.3f})", "\u2212{:.3f}", "{:.3f}-", "12,34,{:.0f}", "ward {:.3f}"])
+def test_a_text_column_without_an_input_for_any_value_is_named(form: str) -> None:
+    frame = rows()
+    frame["odd"] = [form.format(age % 1 * 1e5 // 1 if "," in form else age) for age in np.tile(frame["age"][:600], 2)]
+    (finding,) = looked(frame).findings
+    assert (finding.kind, finding.about) == ("text", ("odd",))
+    assert "and none is in 10 training rows: all share one input" in finding.text
+    (finding,) = looked(frame.assign(odd=np.arange(1200)).astype({"odd": str})).findings  # named once
+    assert finding.kind == "id"
+
+
 def test_a_column_that_the_rows_are_sorted_by_is_named_unless_it_is_the_time() -> None:
     frame = rows()
     frame["admitted"] = frame.groupby("site").cumcount() // 2 + np.random.default_rng(1).normal(0, 5, len(frame))

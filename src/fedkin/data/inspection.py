@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from scipy import stats
 
-from fedkin.data.sources.tables import unnamed_codes
+from fedkin.data.sources.tables import unnamed_codes, without_inputs
 from fedkin.data.tables import column_notes, is_number_like
 from fedkin.federation.table import Encoded, Reading, codes, encoded, numbers, texts
 
@@ -21,7 +21,8 @@ Kind = Literal[
     "written", "spelling", "person", "sentinel", "units", "codings", "order",
 ]  # fmt: skip
 CHECKS = (
-    "columns that are row numbers, constant, mostly empty or text although they hold numbers", "codes", "leaks",
+    "columns that are row numbers, constant, mostly empty, text although they hold numbers, or texts that are all rare",
+    "codes", "leaks",
     "equal rows", "few test rows", "skewed targets", "drift over time", "persons in training and test",
     "spelling of classes, categories and clients", "values such as -999", "other units or codings at one client",
     "columns that the rows are sorted by",
@@ -117,6 +118,9 @@ def inspect(table: pa.Table, reading: Reading, where: str = "frame") -> Inspecti
     arrays = encoded(table, reading, where)
     inputs = [_Column.of(table, name, kind) for name, kind in arrays.encoding.kinds.items()]
     findings = [finding for column in inputs for finding in _column_findings(table, column)]
+    named = {name for finding in findings if finding.kind in (*_USELESS, "text") for name in finding.about}
+    rare = without_inputs(table, arrays.encoding, reading.least).items()
+    findings += [Finding("text", text, (name,)) for name, text in rare if name not in named]
     useless = {name for finding in findings if finding.kind in _USELESS for name in finding.about}
     useful = [column for column in inputs if column.name not in useless]
     findings += [

@@ -306,7 +306,19 @@ def test_nothing_is_said_of_codes_that_are_no_numbers(
     more: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "one.csv").write_text(_CODED)
-    read("csv", tmp_path / "one.csv", client="site", **more)
+    read("csv", tmp_path / "one.csv", client="site", least=1, **more)
+    assert caplog.messages == []
+
+
+def test_a_text_column_without_an_input_for_any_value_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    whole = rows().assign(paid=[f"({1000 + row // 2}.5)" for row in range(90)])
+    whole.to_csv(tmp_path / "t.csv", index=False)
+    read("csv", tmp_path / "t.csv", client="site")
+    what = "column 'paid' has 45 texts, such as '(1000.5)', and none is in 10 training rows: all share one input"
+    how = "write numbers plainly, or texts in fewer categories, or leave the column out"
+    assert caplog.messages == [f"{tmp_path / 't.csv'}: {what}; {how}"]
+    caplog.clear()
+    read("csv", tmp_path / "t.csv", client="site", leave_out=["paid"])
     assert caplog.messages == []
 
 

@@ -23,7 +23,17 @@ from fedkin.data.tables import CsvFormat, code_like, column_notes, read_csv, rea
 from fedkin.errors import DataError, first_few, nearest
 from fedkin.federation import Scale
 from fedkin.federation.summaries import SharedEncoding
-from fedkin.federation.table import Columns, Reading, Target, columns_of, encoded, find_target, remember
+from fedkin.federation.table import (
+    Columns,
+    Encoding,
+    Reading,
+    Target,
+    codes,
+    columns_of,
+    encoded,
+    find_target,
+    remember,
+)
 from fedkin.untrusted import error_text, escaped, most
 
 _LOG = logging.getLogger("fedkin")
@@ -167,6 +177,21 @@ def warn(table: pa.Table, reading: Reading, where: str) -> None:
         _LOG.warning("%s: %s", where, first_few(notes, 5))
 
 
+def without_inputs(table: pa.Table, encoding: Encoding, least: int) -> dict[str, str]:
+    """Return {column: what to say} for categories of which no value has an input of its own, unless a note names them.
+
+    Such a column says only whether it is empty.
+    """
+    said, noted = dict[str, str](), column_notes(table)
+    how = "write numbers plainly, or texts in fewer categories, or leave the column out"
+    for name in [name for name, values in encoding.values.items() if not values and name not in noted]:
+        if different := codes(table, name)[0]:
+            what = f"has {len(different)} texts, such as {escaped(different[0], 40)!r}"
+            rare = f"none is in {least} training rows: all share one input"
+            said[name] = f"column {escaped(name, 60)!r} {what}, and {rare}; {how}"
+    return said
+
+
 # -- data sets -----------------------------------------------------------------------------------------------------
 
 
@@ -176,6 +201,8 @@ def dataset_of(table: pa.Table, reading: Reading, where: str, shared: SharedEnco
     shared: the common encoding of a federation, if the table is that of one participant.
     """
     arrays = encoded(table, reading, where, None if shared is None else (shared.encoding, shared.target))
+    if said := without_inputs(table, arrays.encoding, reading.least):
+        _LOG.warning("%s: %s", where, first_few(list(said.values()), 5))
     dataset = _dataset(torch.from_numpy(arrays.x), arrays.y, arrays.columns, arrays.target, where)
     return replace(dataset, encoding=arrays.encoding)
 
