@@ -170,6 +170,16 @@ def test_delimiters_of_spreadsheets_are_found(tmp_path: Path, first: str) -> Non
     assert read_csv(tmp_path / "t.csv").column(1).to_pylist() == [1, 2]
 
 
+@pytest.mark.parametrize("end", ["\r", "\r\n", "\n"])
+@pytest.mark.parametrize("first", ["", "sep=;{}"])
+def test_lines_may_end_as_in_any_system(tmp_path: Path, end: str, first: str) -> None:
+    lines = ['"a;b";x', "1;007", "2;12", "3;"]
+    (tmp_path / "t.csv").write_bytes((first.format(end) + "".join(line + end for line in lines)).encode("utf-8-sig"))
+    table = read_csv(tmp_path / "t.csv")
+    assert table.to_pydict() == {"a;b": [1, 2, 3], "x": [7, 12, None]}
+    assert code_like(table) == {"x": "007"}
+
+
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
 def test_other_delimiters_in_quotes_are_parts_of_cells(tmp_path: Path, delimiter: str) -> None:
     lines = [['"h"', '"age, years"'], ['"a, b|c"', '"1"'], ['"c;\nd"', '"2"']]

@@ -161,7 +161,8 @@ def _opened(path: Path) -> BinaryIO:
 def _header(path: Path, delimiter: str | None) -> tuple[list[str], int, str]:
     """(names of the columns, lines before them, the delimiter)."""
     with _opened(path) as file:
-        lines = [file.readline(1 << 16).decode("utf-8-sig", "replace") for _ in range(3)]
+        decoded = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace")  # any line end becomes \n
+        lines = [decoded.readline(1 << 16) for _ in range(3)]
     skip, stated = 0, re.fullmatch(r'"?sep=(.)"?\s*', lines[0])  # as Excel writes it
     if stated is not None:
         skip, delimiter = 1, delimiter or stated[1]
