@@ -123,6 +123,8 @@ def test_held_out_by_seed_and_id_alone() -> None:
         ({"client": np.array(["a"] * 7 + [True], dtype=object)}, "client: .* got True"),
         ({"client": np.array([b"\xff"] * 8)}, "client: .* not UTF-8"),
         ({"client": ["a"] * 7 + [" b"]}, "client: expected printable ids without spaces .*, got ' b'"),
+        ({"client": ["a"] * 7 + ["a\0"]}, "client: 'a.x00' ends in NUL"),
+        ({"client": np.array(["a"] * 7 + ["a\0"], dtype=object)}, "client: 'a.x00' ends in NUL"),
         ({"client": ["a"] * 7 + [""]}, "client: expected printable ids .* got ''"),
         ({"group": list("aabbbbbb")}, "group: client 'b' is in 'a' and in 'b'; expected one group"),
         ({"group": ["a"]}, r"group: expected shape \[8\]"),

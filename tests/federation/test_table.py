@@ -204,6 +204,14 @@ def test_a_number_too_large_to_be_one_is_named() -> None:
         Federation.from_frame(whole, target="died", client="hospital", test_fraction=0)
 
 
+@pytest.mark.parametrize("column", ["hospital", "patient"])
+def test_names_that_end_in_nul_are_refused(column: str) -> None:
+    whole = frame().assign(patient=[f"p{row // 3}" for row in range(120)])
+    whole.loc[7, column] = "north\0"
+    with pytest.raises(DataError, match=f"column '{column}': .*'north.x00' ends in NUL"):
+        Federation.from_frame(whole, target="died", client="hospital", person="patient")
+
+
 def test_ids_beyond_the_digits_of_a_float_stay_apart() -> None:
     rows = {"x": [1.0, 2.0, 3.0, 4.0], "y": [0, 1, 0, 1], "site": [2**53, 2**53, 2**53 + 1, 2**53 + 1]}
     assert sorted(Federation.from_frame(rows, target="y", client="site")) == [str(2**53), str(2**53 + 1)]

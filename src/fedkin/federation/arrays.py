@@ -182,10 +182,17 @@ def as_parts(values: Any) -> Inputs:
     return arrays
 
 
+def need_no_nul(values: Iterable[Any], where: str) -> None:
+    """Raise DataError for a text that ends in NUL, which numpy would cut off, so that two names become one."""
+    if odd := next((value for value in values if isinstance(value, str) and value.endswith("\0")), ""):
+        raise DataError(f"{where}: {odd!r} ends in NUL, a control character; expected printable text: remove it")
+
+
 def as_names(values: Any, where: str, count: int) -> Names:
     """[count] texts or whole numbers as texts; raises DataError."""
     array, expected = as_numpy(values, where), f"{where}: expected texts or whole numbers"
     check_count(array, where, count)
+    need_no_nul(values if isinstance(values, list | tuple) else array if array.dtype.kind == "O" else (), where)
     if array.dtype.kind == "S":
         try:
             return np.char.decode(array, "utf-8")

@@ -21,7 +21,17 @@ import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from fedkin.errors import DataError, nearest
-from fedkin.federation.arrays import Flags, Names, Rows, check_ids, hold_out, hold_out_last, rows_by_name, which_test
+from fedkin.federation.arrays import (
+    Flags,
+    Names,
+    Rows,
+    check_ids,
+    hold_out,
+    hold_out_last,
+    need_no_nul,
+    rows_by_name,
+    which_test,
+)
 from fedkin.tasks import Task
 from fedkin.untrusted import error_text, json_of
 
@@ -187,6 +197,7 @@ def _names(table: pa.Table, name: str, where: str) -> Names:
     if pa.types.is_floating(kind) and any(not value.lstrip("-").isdigit() for value in values):
         raise DataError(f"{where}: column {name!r}: expected texts or whole numbers, got fractions")
     _need_all(table, name, place < 0, where)
+    need_no_nul(values, f"{where}: column {name!r}")
     return np.array(values, dtype=np.str_)[place]
 
 
