@@ -14,12 +14,14 @@ import torch
 import fedkin.advice.work as work
 from advised import BENCH, LONER, QUICK, A, advised, federation, hospitals
 from fedkin.advice import Advice, Plan, advise
-from fedkin.advice.advising import _judgeable
+from fedkin.advice.advising import _judgeable, without_column
 from fedkin.advice.work import Rows
 from fedkin.errors import ConfigError, DataError, RunError
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.running.api import run
+from fedkin.running.experiment import Experiment
 from support import present
+from tiny import TABLE
 
 
 @pytest.fixture(scope="module")
@@ -200,3 +202,10 @@ def test_segmentation_is_refused() -> None:
     samples = Samples(torch.zeros(3, 1, 4, 4), torch.zeros(3, 4, 4, dtype=torch.int64))
     with pytest.raises(ConfigError, match="this task is segmentation"):
         advised(Federation([Client("a", samples, samples), Client("b", samples, samples)], task))
+
+
+def test_what_keeps_rows_together_is_left_out_unless_it_has_a_role() -> None:
+    data = {"source": "csv", "path": "t.csv", "target": "died", "client": "site", "person": "patient"}
+    experiment = Experiment.of({**TABLE, "data": data, "scenario": {"name": "natural"}, "model": {"name": "mlp"}})
+    assert without_column(experiment, "patient") is experiment
+    assert without_column(experiment, "stay").table["data"]["leave_out"] == ["stay"]

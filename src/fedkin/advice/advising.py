@@ -431,10 +431,10 @@ class Budget:
 
 def without_column(experiment: Experiment, together: str | None) -> Experiment:
     """The experiment without this column among the inputs: a patient's number must not be an input."""
-    left = getattr(experiment.data, "leave_out", ())
-    if together is None or not isinstance(experiment.data, TableSource) or together in left:
+    data = experiment.data
+    if together is None or not isinstance(data, TableSource) or together in (*data.leave_out, *data.roles.values()):
         return experiment
-    return experiment.with_changes(**{"data.leave_out": [*left, together]})
+    return experiment.with_changes(**{"data.leave_out": [*data.leave_out, together]})
 
 
 def rows_of(

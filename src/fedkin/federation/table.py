@@ -72,6 +72,15 @@ class Reading(BaseModel):
     least: int = Field(10, ge=1)
     seed: int = Field(0, ge=0)
 
+    @property
+    def roles(self) -> dict[str, str]:
+        """{role: column} of the columns that are no inputs, without those left out."""
+        names = {role: getattr(self, role) for role in ("target", "client", "time", "group", "person", "split")}
+        words = ("random", "time")
+        return {
+            role: name for role, name in names.items() if name is not None and not (role == "split" and name in words)
+        }
+
 
 @dataclass(frozen=True)
 class Columns:
@@ -165,16 +174,11 @@ def columns_of(table: pa.Table, reading: Reading, where: str = "frame") -> Colum
 
 
 def _roles(table: pa.Table, reading: Reading, where: str) -> list[str]:
-    """Names of the columns that are not inputs; raises DataError for names of unknown or duplicate columns."""
+    """Names of the columns that are not inputs; raises DataError for unknown columns, two of a name, and two roles."""
     columns = table.column_names
-    split = reading.split if reading.split not in (None, "random", "time") else None
-    roles = {
-        "target": reading.target, "client": reading.client, "time": reading.time, "group": reading.group,
-        "person": reading.person, "split": split,
-    }  # fmt: skip
-    named = [*roles.items(), *(("leave_out", name) for name in reading.leave_out)]
+    named = [*reading.roles.items(), *(("leave_out", name) for name in reading.leave_out)]
     for role, name in named:
-        if name is not None and name not in columns:
+        if name not in columns:
             raise DataError(f"{where}: {role}: no column {name!r}; {nearest(name, columns)}")
     twice = sorted({name for name in columns if columns.count(name) > 1})
     if twice:
@@ -183,9 +187,11 @@ def _roles(table: pa.Table, reading: Reading, where: str) -> list[str]:
         kind = table.schema.field(name).type
         if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_nested(kind):
             raise DataError(f"{where}: column {name!r}: expected texts or numbers, got {kind}")
-    if reading.target == reading.client:
-        raise DataError(f"{where}: target and client are both {reading.target!r}; expected two columns")
-    return [name for _, name in named if name is not None]
+    first: dict[str, str] = {}
+    for role, name in [*named, *(("categories", name) for name in reading.categories)]:
+        if first.setdefault(name, role) != role:
+            raise DataError(f"{where}: {first[name]} and {role} are both {name!r}; expected different columns")
+    return [name for _, name in named]
 
 
 def _names(table: pa.Table, name: str, where: str) -> Names:
@@ -274,8 +280,12 @@ def need_numbers(table: pa.Table, name: str, where: str, expected: str) -> None:
     """Raise DataError unless a column holds numbers, dates or booleans; expected: words for the error message."""
     if kinds_of(table.select([name]))[name] != "number":
         kind = table.schema.field(name).type
-        got = "texts: pandas.to_datetime makes dates of them" if "date" in expected else "texts"
-        raise DataError(f"{where}: column {name!r}: expected {expected}, got {got if _is_text(kind) else kind}")
+        got = f"texts such as {next(iter(codes(table, name)[0]), '')!r}" if _is_text(kind) else kind
+        how = (
+            ": if they are dates, data.dates (--dates) says their order in a CSV file, and pandas.to_datetime makes "
+            "dates of them in a frame"
+        )
+        raise DataError(f"{where}: column {name!r}: expected {expected}, got {got}{how if 'date' in expected else ''}")
 
 
 def name_of_type(stored: pa.DataType) -> str:

@@ -322,6 +322,19 @@ def test_a_text_column_without_an_input_for_any_value_is_said(tmp_path: Path, ca
     assert caplog.messages == []
 
 
+@pytest.mark.parametrize("options", [{}, {"time": "day"}, {"test_fraction": 0}, {"split": "part"}])
+def test_clients_without_test_rows_are_named(
+    options: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = rows().assign(patient=[row // 30 if row < 60 else row for row in range(90)], part="train")
+    whole.to_csv(tmp_path / "t.csv", index=False)
+    federation = read("csv", tmp_path / "t.csv", client="site", person="patient", **options)
+    assert not federation["ann"].test
+    split = "test_fraction" in options or "split" in options
+    how = "a client needs two rows, or two persons if data.person names them"
+    assert caplog.messages == [f"{tmp_path / 't.csv'}: 2 of 3 clients have no test rows: ann, bob; {how}"][split:]
+
+
 def test_what_a_folder_leaves_out_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for name, rows in (("a.csv", 9), ("b.2020.csv", 9), ("c.csv", 0), ("d.CSV", 9), ("e.txt", 9)):
         (tmp_path / name).write_text("age,died\n" + "".join(f"{row}.5,{row % 2}\n" for row in range(rows)))

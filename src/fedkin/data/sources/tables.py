@@ -157,8 +157,7 @@ class Parquet(TableSource):
 
 def unnamed_codes(table: pa.Table, reading: Reading) -> dict[str, str]:
     """Return {column: example} for inputs that are read as numbers but written like codes."""
-    no_inputs = {reading.target, reading.client, reading.time, reading.group, reading.person, reading.split}
-    named = {*no_inputs, *reading.leave_out, *reading.categories}
+    named = {*reading.roles.values(), *reading.leave_out, *reading.categories}
     return {name: value for name, value in code_like(table).items() if name not in named}
 
 
@@ -203,7 +202,7 @@ def dataset_of(table: pa.Table, reading: Reading, where: str, shared: SharedEnco
     arrays = encoded(table, reading, where, None if shared is None else (shared.encoding, shared.target))
     if said := without_inputs(table, arrays.encoding, reading.least):
         _LOG.warning("%s: %s", where, first_few(list(said.values()), 5))
-    dataset = _dataset(torch.from_numpy(arrays.x), arrays.y, arrays.columns, arrays.target, where)
+    dataset = _dataset(torch.from_numpy(arrays.x), arrays.y, arrays.columns, arrays.target, reading, where)
     return replace(dataset, encoding=arrays.encoding)
 
 
@@ -217,10 +216,17 @@ def dataset_beside(
     """
     columns = columns_of(table, reading, where)
     target = find_target(table, reading, columns, where) if target is None else target
-    return replace(_dataset(x, target(table, reading.target), columns, target, where), scale=scale)
+    return replace(_dataset(x, target(table, reading.target), columns, target, reading, where), scale=scale)
 
 
-def _dataset(x: torch.Tensor, y: npt.NDArray[Any], columns: Columns, target: Target, where: str) -> Dataset:
+def _dataset(
+    x: torch.Tensor, y: npt.NDArray[Any], columns: Columns, target: Target, reading: Reading, where: str
+) -> Dataset:  # fmt: skip
+    untested = [id for id, rows in columns.rows.items() if not columns.is_test[rows].any()]
+    if untested and reading.test_fraction and "split" not in reading.roles:
+        how = "a client needs two rows, or two persons if data.person names them"
+        _LOG.warning("%s: %d of %d clients have no test rows: %s; %s", where, len(untested), len(columns.rows),
+                     first_few(untested), how)  # fmt: skip
     train, test = train_and_test(x, torch.from_numpy(y), columns.is_test, columns.client, columns.group)
     return Dataset(Path(where).name.split(".")[0], train, test, target.task(*x.shape[1:]), target=target)
 
