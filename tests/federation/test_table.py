@@ -179,6 +179,13 @@ def test_categories_and_views_of_polars_are_texts() -> None:
     assert fed.target.classes == ("no", "yes")
 
 
+@pytest.mark.parametrize("mark", list(",;\t|"))
+def test_an_unknown_column_beside_undivided_names_is_answered_with_the_delimiter(mark: str) -> None:
+    whole = frame().rename(columns={"age": f"age{mark}bmi"})
+    with pytest.raises(DataError, match=r"no column 'bmi'; .*; if 'age.*bmi' is two, say data.delimiter"):
+        Federation.from_frame(whole, target="bmi", client="hospital")
+
+
 def test_rows_of_a_person_stay_on_one_side() -> None:
     whole = frame()
     whole["patient"] = np.arange(len(whole)) // 3

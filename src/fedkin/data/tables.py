@@ -111,9 +111,10 @@ def read_csv(
 ) -> pa.Table:  # fmt: skip
     """All columns of a CSV file in UTF-8, each in the type that fits all its cells; see `column_notes` and `code_like`.
 
-    The delimiter is a comma, or, if the first line has none, the one of ";", tab and "|" that it has most often. names:
-    columns of names, which stay texts: "01" is not "1". coded: columns of categories, which stay texts if one of their
-    numbers has an insignificant zero ("007", "1.50"). untyped: columns that stay texts.
+    The delimiter is that of a first line `sep=;`, or the one of comma, ";", tab and "|" that the first line has most
+    often, and the second as often. names: columns of names, which stay texts: "01" is not "1". coded: columns of
+    categories, which stay texts if one of their numbers has an insignificant zero ("007", "1.50"). untyped: columns
+    that stay texts.
 
     Raises OSError, ValueError and pyarrow's errors.
     """

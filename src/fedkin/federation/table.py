@@ -179,7 +179,9 @@ def _roles(table: pa.Table, reading: Reading, where: str) -> list[str]:
     named = [*reading.roles.items(), *(("leave_out", name) for name in reading.leave_out)]
     for role, name in named:
         if name not in columns:
-            raise DataError(f"{where}: {role}: no column {name!r}; {nearest(name, columns)}")
+            undivided = next((repr(column) for column in columns if any(mark in column for mark in ",;\t|")), "")
+            how = f"; if {undivided} is two, say data.delimiter" if undivided else ""
+            raise DataError(f"{where}: {role}: no column {name!r}; {nearest(name, columns)}{how}")
     twice = sorted({name for name in columns if columns.count(name) > 1})
     if twice:
         raise DataError(f"{where}: two columns are called {twice[0]!r}; expected different names")
