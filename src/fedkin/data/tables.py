@@ -15,12 +15,12 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, BinaryIO, Literal, Self, cast
+from typing import BinaryIO, Literal, Self, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from fedkin.errors import DataError, first_few
 from fedkin.federation.table import name_of_type, remember, remembered, texts, without_views
@@ -62,11 +62,17 @@ class CsvFormat(BaseModel):
 
     delimiter: str | None = Field(None, min_length=1, max_length=1)
     decimal: Literal[".", ","] | None = None
-    thousands: Annotated[
-        Literal[",", ".", "'", " "] | None, BeforeValidator(lambda it: _usual_marks(it) if isinstance(it, str) else it)
-    ] = None
+    thousands: str | None = Field(None, min_length=1, max_length=1)
     missing: tuple[str, ...] = ()
     dates: Literal["D.M.Y", "D/M/Y", "M/D/Y"] | None = None
+
+    @field_validator("thousands")
+    @classmethod
+    def _a_mark(cls, mark: str | None) -> str | None:
+        usual = _usual_marks(mark or ",")
+        if usual not in ",.' ":
+            raise ValueError(f"expected a comma, a point, an apostrophe or a space; got {mark!r}")
+        return mark and usual
 
     @model_validator(mode="after")
     def _two_marks(self) -> Self:

@@ -127,10 +127,10 @@ class Csv(CsvFormat, TableSource):
     `categories`, and the target if `kind` says that it holds classes, stay texts if they have numbers such as 007 or
     250.00. Without `kind` numbers of the target are numbers: 01 is the class 1. Files may be compressed (.csv.gz).
     delimiter: what divides the cells; without it what Excel's first line `sep=;` says, or the comma, semicolon, tab or
-    bar that is most often in the first line, and as often in the second. decimal, thousands: the decimal sign and the
-    thousands separator; without them, decimal commas and separators are detected where they are unambiguous, and
-    refused where they are ambiguous. dates: the order of day, month and year, unless dates are written 2026-11-22 or
-    22.11.2026.
+    bar that is most often in the first line, and as often in the second. decimal, thousands: the decimal sign, and the
+    comma, point, apostrophe or space between thousands; without them, decimal commas and separators are detected where
+    they are unambiguous, and refused where they are ambiguous. dates: the order of day, month and year, unless dates
+    are written 2026-11-22 or 22.11.2026.
     """
 
     source: Literal["csv"] = "csv"
