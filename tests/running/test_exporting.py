@@ -15,12 +15,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import tomli_w
 import torch
 from torch import nn
 from typer.testing import CliRunner
 
 import fedkin
 from fedkin.cli import app
+from fedkin.data.sources.tables import Csv
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation
 from fedkin.federation.table import Encoding, as_table, profile
@@ -181,6 +183,83 @@ def test_as_a_program_it_reads_a_csv_file(
     head, *lines = capsys.readouterr().out.split()
     assert head == "prediction"
     np.testing.assert_allclose([float(line) for line in lines], models.predict(NEW, "north"), rtol=1e-5)
+
+
+def file_of(place: Path, write: Callable[[int], list[str]], delimiter: str = ",") -> Path:
+    """A table of 120 rows with a ward that has an effect: cells of (age, ward, day, smoker), by row, are written."""
+    names = ["hospital", "age", "ward", "day", "smoker", "died"]
+    lines = [delimiter.join(["ns"[row % 2], *write(row), str(int(row % 3 == 0 or row % 7 == 0))]) for row in range(120)]
+    place.write_text("\n".join([delimiter.join(names), *lines]) + "\n", encoding="utf-8-sig")
+    return place
+
+
+FILES: dict[str, tuple[Callable[[int], list[str]], str, dict[str, Any]]] = {
+    "gaps, also written NA, null and by its own text": (
+        lambda row: [["NA", "", "?", f"{row}"][row % 4], ["NA", "icu", "null", "?"][row % 4], "2026-01-31", "True"],
+        ",", {"missing": ["?"], "categories": ["smoker"]},
+    ),
+    "days first": (lambda row: [f" {40 + row}", "NA", f"{1 + row % 28:02}.12.2026", "false"], ",", {}),
+    "stated dates, which are categories": (
+        lambda row: [f"{row}", "a", f"{1 + row % 3}/12/2026", "false"], ",", {"dates": "D/M/Y", "categories": ["day"]},
+    ),
+    "commas as decimal signs": (
+        lambda row: [f"1.{row:03},5", "a", "10:30", "TRUE"], ";", {"decimal": ",", "thousands": "."},
+    ),
+    "points for thousands": (lambda row: [f"{1 + row}.000", "a", "10:30", "TRUE"], ";", {"decimal": ","}),
+}  # fmt: skip
+
+
+def run_on(place: Path, folder: Path, settings: dict[str, Any]) -> tuple[fedkin.Loaded, Csv]:
+    """The models of a run on this file, and its section [data]."""
+    data = {"source": "csv", "path": str(place), "target": "died", "client": "hospital", **settings}
+    table = {"name": "wards", "data": data, "scenario": {"name": "natural"}, "model": {"name": "mlp", "hidden": [4]},
+             "training": {"rounds": 2, "lr": 0.3, "local_steps": 2}, "method": {"name": "fedavg"}}  # fmt: skip
+    (folder / "e.toml").write_text(tomli_w.dumps(table))
+    ran = CliRunner().invoke(app, ["run", str(folder / "e.toml"), "--out", str(folder / "run")])
+    assert ran.exit_code == 0, ran.output
+    return fedkin.load(folder / "run"), Csv.model_validate(data)
+
+
+def printed(path: Path, rows: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> list[float]:
+    """What the program beside an exported model prints for these rows."""
+    monkeypatch.setattr(sys, "argv", ["north.py", str(rows)])
+    capsys.readouterr()
+    beside(path)._main()
+    return [float(line) for line in capsys.readouterr().out.split()[1:]]
+
+
+@pytest.mark.parametrize("kind", list(FILES))
+def test_the_file_of_the_training_rows_gives_the_run_s_predictions(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write, delimiter, settings = FILES[kind]
+    place = file_of(tmp_path / "wards.csv", write, delimiter)
+    models, source = run_on(place, tmp_path, settings)
+    path, *_ = export_model(models, None, "torch", tmp_path / "north.pt2")
+    expected = models.predict(source.read(place))
+    assert len(set(expected)) > 1
+    np.testing.assert_allclose(printed(path, place, monkeypatch, capsys), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("data", "says"), [
+    (b"age,ward,bed,admitted,smoker\n60\n", "row 1: expected 5 cells, one for each column, got 1"),
+    (b"age,ward,bed,admitted,smoker\n60,K\xf6ln,1,2024-01-05,true\n", "not UTF-8; save it as UTF-8"),
+    (b"age,ward,bed,admitted,smoker\n61 years,a,1,2024-01-05,true\n", "column 'age', row 1: expected a number"),
+    (b"age;ward;bed;admitted;smoker\n61,5;a;1;2024-01-05;true\n", "got '61,5'; write 61.5 and 2026-01-31, or as"),
+    (b"age,ward,bed,admitted,smoker\n", "no rows"),
+    (b"", "no rows"),
+    (None, "No such file"),
+])  # fmt: skip
+def test_a_file_that_does_not_fit_is_refused_in_a_sentence(
+    tmp_path: Path, data: bytes | None, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, *_ = export_model(wards("days"), "north", "torch", tmp_path / "north.pt2")
+    if data is not None:
+        (tmp_path / "new.csv").write_bytes(data)
+    with pytest.raises(SystemExit) as ended:
+        printed(path, tmp_path / "new.csv", monkeypatch, capsys)
+    assert str(ended.value.code).startswith(f"{tmp_path / 'new.csv'}: ")
+    assert says in str(ended.value.code)
 
 
 def test_nothing_is_written_over_and_names_must_fit(tmp_path: Path) -> None:

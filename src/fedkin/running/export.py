@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from pyarrow.csv import ConvertOptions
 from torch import Tensor, nn
 
+from fedkin.data.tables import DATES, CsvFormat
 from fedkin.errors import ConfigError, imported
 from fedkin.federation import Scale
 from fedkin.federation.table import Encoding
 from fedkin.learning.net import BodyHead
+from fedkin.records import reading
 from fedkin.records.files import json_bytes, write_bytes, write_with
 from fedkin.running import exported
 from fedkin.running.model_loader import Loaded
@@ -145,11 +148,24 @@ def columns_of(encoding: Encoding) -> list[dict[str, Any]]:
     ]
 
 
+def csv_format_of(folder: Path) -> dict[str, Any]:
+    """Describe how the run in this folder read CSV files, for the .json; the usual format if it read none."""
+    path = folder / "experiment.toml"
+    data = reading.settings_in(path).get("data", {}) if path.exists() else {}
+    stated = {name: data[name] for name in CsvFormat.model_fields if name in data} if isinstance(data, dict) else {}
+    form = CsvFormat.model_validate(stated)
+    return {
+        "delimiter": form.delimiter, "decimal": form.decimal, "thousands": form.thousands,
+        "dates": None if form.dates is None else DATES[form.dates],
+        "missing": [*ConvertOptions().null_values, *form.missing],
+    }  # fmt: skip
+
+
 def _about(models: Loaded, client: str, out: Path, inputs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     target = models.target
     columns = None if models.encoding is None else columns_of(models.encoding)
     return {
         "client": client, "task": models.task.kind, "program": out.name, "inputs": list(inputs), "columns": columns,
-        "far": Encoding.FAR,
+        "far": Encoding.FAR, "csv": csv_format_of(models.folder),
         "output": _SAYS[models.task.kind], "classes": None if target is None else list(target.classes) or None,
     }  # fmt: skip

@@ -3,7 +3,7 @@
 Next to this file are a program of the same name (.pt2 needs torch, .onnx needs onnxruntime) and a .json that describes
 its inputs and outputs. `fedkin export` copies this file under the name of the model:
 
-    python NAME.py rows.csv                          prints a prediction for each row
+    python NAME.py rows.csv                          prints a prediction for each row of a file as in training
     import NAME; NAME.predict({"age": [70, None]})   a frame of pandas or polars, a dict of columns, or arrays
 """
 
@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import csv
 import datetime
+import io
 import json
 import math
+import re
 import sys
 from collections.abc import Mapping
 from functools import lru_cache
@@ -159,16 +161,39 @@ def _number(value: Any, name: str, row: int) -> float:
         raise ValueError(f"column {name!r}, row {row}: expected a number, got {type(value).__name__}") from None
 
 
-def _read(text: str, name: str, row: int) -> Any:
+def _read(text: str, name: str, row: int, csv_format: Mapping[str, Any] | None = None) -> Any:
     """Parse a cell of a CSV file as a number, a boolean or a date."""
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    for read in (float, datetime.datetime.fromisoformat, datetime.time.fromisoformat):
+    form, cell = csv_format or {}, text.strip()
+    if cell.lower() in ("true", "false"):
+        return cell.lower() == "true"
+    if (number := _plain_number(cell, form.get("decimal"), form.get("thousands"))) is not None:
+        return number
+    for read in (
+        datetime.datetime.fromisoformat, datetime.time.fromisoformat,
+        lambda given: datetime.datetime.strptime(given, form.get("dates") or "%d.%m.%Y").date(),
+    ):  # fmt: skip
         try:
-            return read(text)
+            return read(cell)
         except ValueError:
             continue
-    raise ValueError(f"column {name!r}, row {row}: expected a number or a date, got {text[:40]!r}")
+    wanted = "; write 61.5 and 2026-01-31, or as [data] of the run says (decimal, thousands, dates)" if form else ""
+    raise ValueError(f"column {name!r}, row {row}: expected a number or a date, got {text[:40]!r}{wanted}")
+
+
+def _plain_number(text: str, decimal: str | None, thousands: str | None) -> float | None:
+    """Return a number that is written with these signs, None for any other text."""
+    if decimal or thousands:
+        decimal = decimal or ("," if thousands == "." else ".")
+        thousands = thousands or {",": ".", ".": ","}[decimal]
+        point, mark = re.escape(decimal), re.escape(thousands)
+        whole = rf"(?:[0-9]+|[1-9][0-9]{{0,2}}(?:{mark}[0-9]{{3}})+)"
+        if not re.fullmatch(rf"[+-]?(?:{whole}(?:{point}[0-9]*)?|{point}[0-9]+)(?:[eE][+-]?[0-9]+)?", text):
+            return None
+        text = text.replace(thousands, "").replace(decimal, ".")
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 def _code(value: Any, places: Mapping[str, int]) -> int:
@@ -185,16 +210,49 @@ def _code(value: Any, places: Mapping[str, int]) -> int:
     return next((places[text] for text in texts if text in places), len(places))
 
 
+def _csv_columns(path: str, model: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Read the model's columns of a CSV file, as the run read its file; raises OSError, ValueError and csv.Error."""
+    form = model["csv"]
+    try:
+        text = Path(path).read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"byte {error.start} is not UTF-8; save it as UTF-8 (in a spreadsheet: CSV UTF-8)") from None
+    first = text.partition("\n")[0]
+    delimiter = form["delimiter"] or max(",;\t|", key=first.count)
+    head, *rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter) if row] or [[]]
+    if not rows:
+        raise ValueError("no rows; expected at least one below the names of the columns")
+    for number, row in enumerate(rows, 1):
+        if len(row) != len(head):
+            raise ValueError(f"row {number}: expected {len(head)} cells, one for each column, got {len(row)}")
+    cells = dict(zip(head, zip(*rows, strict=True), strict=True))
+    return {
+        column["name"]: [_cell(text, column, row, form) for row, text in enumerate(cells[column["name"]], 1)]
+        for column in model["columns"] or () if column["name"] in cells
+    }  # fmt: skip
+
+
+def _cell(text: str, column: Mapping[str, Any], row: int, form: Mapping[str, Any]) -> Any:
+    """Return a cell's value: None if it is missing, a number or a date for a column of numbers, else its text."""
+    if text in form["missing"]:
+        return None
+    if column["kind"] == "number":
+        return _read(text, column["name"], row, form)
+    try:  # training writes truth values as true and false, and dates as 2026-01-31
+        written = str(_read(text, column["name"], row, form)).lower()
+    except ValueError:
+        written = text.strip()
+    return written if text not in column["values"] and written in column["values"] else text
+
+
 def _main() -> None:
     if len(sys.argv) != 2:
         sys.exit(f"usage: python {Path(sys.argv[0]).name} ROWS.csv")
-    with open(sys.argv[1], newline="", encoding="utf-8") as file:
-        read = list(csv.DictReader(file))
-    if not read:
-        sys.exit(f"{sys.argv[1]}: no rows; expected at least one below the names of the columns")
     try:
-        predictions = predict({name: [row[name] or None for row in read] for name in read[0]})
-    except ValueError as error:
+        predictions = predict(_csv_columns(sys.argv[1], about()))
+    except OSError as error:
+        sys.exit(f"{sys.argv[1]}: {error.strerror or error}")
+    except (ValueError, csv.Error) as error:
         sys.exit(f"{sys.argv[1]}: {error}")
     print("prediction", *(value.item() for value in predictions), sep="\n")
 
