@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from inspect import get_annotations
 from os import PathLike
 from pathlib import Path
@@ -11,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from fedkin.errors import ConfigError, WrongSetting, nearest
-from fedkin.untrusted import escaped
+from fedkin.errors import ConfigError, DataError, FedkinError, WrongSetting, nearest
+from fedkin.untrusted import error_text, escaped
 
 if TYPE_CHECKING:
     from pydantic._internal._model_construction import ModelMetaclass
@@ -20,7 +22,8 @@ else:
     ModelMetaclass = type(BaseModel)
 
 __all__ = [
-    "Settings", "Span", "choose", "differing", "expect", "flat", "one_of", "parse", "place", "span", "tunables",
+    "Settings", "Span", "choose", "differing", "errors_in", "expect", "flat", "one_of", "parse", "place", "span",
+    "tunables",
 ]  # fmt: skip
 
 
@@ -143,6 +146,24 @@ def choose(registry: Mapping[str, T], name: object, where: str) -> T:
     if not isinstance(name, str) or name not in registry:
         raise ConfigError(f"{where}: no {name!r}; {nearest(str(name), registry)}")
     return registry[name]
+
+
+@contextmanager
+def errors_in(part: Settings) -> Iterator[None]:
+    """Raise DataError with file and line for an error in the user's own file that defines this part.
+
+    A part of fedkin's own is not blamed: an error there is a fault of fedkin.
+    """
+    try:
+        yield
+    except (FedkinError, MemoryError):
+        raise
+    except Exception as error:
+        file = getattr(sys.modules.get(type(part).__module__), "__file__", None) or ""
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+        if not lines or Path(__file__).parent in Path(file).parents:
+            raise
+        raise DataError(f"{file}, line {lines[-1]}: {type(error).__name__}: {error_text(error)}") from error
 
 
 def _explain(model: type[BaseModel], item: Any, where: str, table: Mapping[str, Any]) -> str:

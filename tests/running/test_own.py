@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import fedkin
 from fedkin.cli import app
-from fedkin.errors import ConfigError
+from fedkin.errors import ConfigError, FedkinError
 from fedkin.learning.metrics import MEASURES, Measure, code_of, file_of
 from fedkin.running import plugins
 from fedkin.running.experiment import Experiment, load, read_table
@@ -196,6 +196,48 @@ def test_what_is_wrong_with_a_file_is_said_in_one_line(tmp_path: Path, text: str
         load(tmp_path / "e.toml")
     assert "\n" not in str(caught.value)
     assert "own_f" not in sys.modules or "my-average" not in plugins.KINDS["method"].known
+
+
+SOURCE = """
+from typing import Literal
+
+from fedkin.data import Scenario, Source
+
+
+class Mine(Source):
+    source: Literal["mine"] = "mine"
+
+    def load(self, root):
+        return BODY
+
+
+class Dealt(Scenario):
+    name: Literal["dealt"] = "dealt"
+
+    def build(self, dataset, seed):
+        return BODY
+"""
+
+
+@pytest.mark.parametrize(("body", "section", "words"), [
+    ("1 / 0", {"data": {"source": "own_s.py:Mine"}}, r"own_s\.py, line 11: ZeroDivisionError: division by zero"),
+    ("None", {"data": {"source": "own_s.py:Mine"}}, r"data\.source: Mine\.load: expected to get a .*Dataset, got None"),
+    ("1 / 0", {"scenario": {"name": "own_s.py:Dealt"}}, r"own_s\.py, line 18: ZeroDivisionError: division by zero"),
+    ("3", {"scenario": {"name": "own_s.py:Dealt"}}, r"Dealt\.build: expected to get a fedkin\.Federation, got 3"),
+])  # fmt: skip
+def test_errors_of_an_own_source_or_scenario_name_its_file_and_line(
+    tmp_path: Path, body: str, section: dict[str, Any], words: str
+) -> None:
+    (tmp_path / "own_s.py").write_text(SOURCE.replace("BODY", body))
+    (tmp_path / "e.toml").write_text(tomli_w.dumps({**TABLE, "method": {"name": "fedavg"}, **section}))
+    with pytest.raises(FedkinError, match=words):
+        load(tmp_path / "e.toml").federation(tmp_path)
+
+
+def test_errors_of_a_scenario_of_fedkin_stay_as_they_are(place: Path) -> None:
+    broken: Any = None
+    with pytest.raises(AttributeError):
+        load(place / "e.toml").scenario.federation(broken, 0)
 
 
 def test_an_alias_is_another_name_of_the_same_part(place: Path) -> None:

@@ -491,7 +491,7 @@ def recommend(
     if getattr(MODELS[experiment.model.name], "deal_bodies", None) is not None:
         raise ConfigError("advice needs one net for all clients; choose another model than 'mixed'")
     experiment = without_column(experiment, together)
-    federation = experiment.scenario.federation(experiment.data.load(data_root), experiment.run.seed)
+    federation = experiment.scenario.federation(experiment.data.loaded(data_root), experiment.run.seed)
     bench = Bench(experiment.model, experiment.training, experiment.run, experiment.run.seed)
     rows = rows_of(experiment, federation, data_root, together)
     plan, goes_on, most = None, lambda rate: True, MOST if partners else 0

@@ -232,7 +232,7 @@ def tune(
         for name, tried in results.items()
     }
     if not printed_as_json(json, figures):
-        _print_tuning(results, loaded.data.load(start.root).task.metric, loaded)
+        _print_tuning(results, loaded.data.loaded(start.root).task.metric, loaded)
         if any(trial.faster is not None for tried in results.values() for trial in tried):
             say("a candidate counts as the worse of itself and of the one with twice its rate")
         say(

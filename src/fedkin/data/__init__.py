@@ -46,5 +46,5 @@ def federate(
         raise ConfigError(f"{', '.join(options)}: set these on the scenario that you passed")
     expect(source, (Source, Dataset), "source", "a name of fedkin list sources, a Source or a Dataset")
     expect(scenario, Scenario, "scenario", "a name of fedkin list scenarios or a Scenario")
-    dataset = source if isinstance(source, Dataset) else source.load(place(data_root, "data_root"))
+    dataset = source if isinstance(source, Dataset) else source.loaded(place(data_root, "data_root"))
     return scenario.federation(dataset, seed)

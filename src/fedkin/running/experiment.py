@@ -178,8 +178,7 @@ def public_from(data_root: Path) -> Callable[[str], Dataset]:
     @lru_cache(maxsize=4)
     def public(name: str) -> Dataset:
         source = parse(choose(SOURCES, name, "the server's data set"), {"source": name}, "the server's data set")
-        dataset: Dataset = source.load(data_root)
-        return dataset
+        return source.loaded(data_root)
 
     return public
 
@@ -298,7 +297,7 @@ class ProgramInputs:
     name = ""  # each seed's federation has its own name
     pooled = False
 
-    def load(self, root: Path) -> None:
+    def loaded(self, root: Path) -> None:
         """Read nothing: the clients are there already."""
 
     def federation(self, dataset: None, seed: int) -> Federation:
@@ -435,7 +434,7 @@ class Experiment:
 
     def federation(self, data_root: Path | None) -> Federation:
         """Load the data and distribute them to clients."""
-        return self.scenario.federation(self.data.load(data_root or Path()), self.run.seed)
+        return self.scenario.federation(self.data.loaded(data_root or Path()), self.run.seed)
 
     def setup(self, federation: Federation, data_root: Path | None = None) -> Setup:
         """Return the setup for a runner; raises ConfigError for settings that do not fit the federation."""

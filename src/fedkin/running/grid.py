@@ -288,7 +288,7 @@ class Runs:
         """The data set of the experiment; the last one that was read is cached."""
         key = repr(self.experiment.data)
         if key not in self.loaded:
-            dataset = self.experiment.data.load(self.data_root or Path())
+            dataset = self.experiment.data.loaded(self.data_root or Path())
             self.loaded.clear()
             self.loaded[key] = dataset
         return self.loaded[key]

@@ -17,7 +17,7 @@ from fedkin.errors import ConfigError, nearest
 from fedkin.federation import Change, Client, Federation, Samples
 from fedkin.federation.inputs import concatenated
 from fedkin.keys import rng
-from fedkin.settings import Settings
+from fedkin.settings import Settings, errors_in, expect
 
 Rows = npt.NDArray[np.int64]
 Unseen = float | str | tuple[str, ...]
@@ -56,7 +56,9 @@ class Scenario(Settings):
         return federation
 
     def _apart(self, dataset: Dataset, seed: int) -> Federation:
-        federation = self.build(dataset, seed)
+        with errors_in(self):
+            federation = self.build(dataset, seed)
+        expect(federation, Federation, f"scenario.name: {type(self).__name__}.build", "to get a fedkin.Federation")
         unseen, excluded = self.unseen, tuple(GROUP + name for name in dataset.unseen)
         if unseen is None:
             return set_apart(federation, excluded, self.unseen_test, seed) if excluded else federation

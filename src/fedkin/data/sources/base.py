@@ -11,7 +11,7 @@ import numpy.typing as npt
 from fedkin.data.dataset import Dataset
 from fedkin.data.fetching import missing
 from fedkin.errors import DataError
-from fedkin.settings import Settings
+from fedkin.settings import Settings, errors_in, expect
 
 
 class Source(Settings):
@@ -22,6 +22,13 @@ class Source(Settings):
     @abstractmethod
     def load(self, root: Path) -> Dataset:
         """Read the data set from the folder `root`; raises DataError naming the file and what was expected."""
+
+    def loaded(self, root: Path) -> Dataset:
+        """Return what `load` returns; raises DataError also for any error in the user's own file."""
+        with errors_in(self):
+            dataset = self.load(root)
+        expect(dataset, Dataset, f"data.source: {type(self).__name__}.load", "to get a fedkin.data.Dataset")
+        return dataset
 
 
 class Published(Source):
