@@ -120,6 +120,20 @@ def test_stored_results_are_placed_beside_and_of_other_data_are_refused(tmp_path
         bench(tiny, FedAvg(), "fedavg", tmp_path / "fedavg")
 
 
+@pytest.mark.parametrize(("data", "says"), [
+    (b'{"method": "a", "federation": "f", "seed": 0, "stage": "run"}\n{bad\n', r"stored\.jsonl, line 2: is damaged"),
+    (b"[1]\n", r"stored\.jsonl, line 1: is damaged"), (b'{"seed": 0}\n', "line 1: is damaged .*federation, method"),
+    (b"\xff", r"stored\.jsonl: is damaged"),
+])  # fmt: skip
+def test_damaged_results_are_named_with_file_and_line(tmp_path: Path, data: bytes, says: str) -> None:
+    (tmp_path / "stored.jsonl").write_bytes(data)
+    with pytest.raises(RunError, match=says):
+        read_lines(tmp_path / "stored.jsonl")
+    (tmp_path / "stored.jsonl.gz").write_bytes(data)
+    with pytest.raises(RunError, match=r"jsonl\.gz: is damaged"):
+        read_lines(tmp_path / "stored.jsonl.gz")
+
+
 @pytest.mark.parametrize(
     ("method", "says"),
     [(METHODS["mixed"](), "two classes"), (FedU.model_validate({"graph": {"source": "planted"}}), "not known")],

@@ -9,6 +9,7 @@ import gzip
 import json
 import re
 import warnings
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -33,22 +34,41 @@ from fedkin.running.api import program_experiment
 from fedkin.running.grid import Cell, Choice, HoldOut, Runs, Watchers, run_plan
 from fedkin.running.suites import Entry, Suite
 from fedkin.running.tune import RATE, best, tune
+from fedkin.untrusted import error_text, json_of
 
 Line = dict[str, Any]
 BySeed = Mapping[int, Line]
 # Simple methods without prior knowledge of groups: the one with the best mean is the baseline.
 REFERENCE = ("local", "fedavg", "fedavg-ft", "ditto", "fedper")
 _HOLD_OUT = HoldOut("samples", 0.2)
+_NEEDED = {"federation", "method", "stage", "seed"}
 _DECIMALS = 2  # stored digits of a client's figure
 
 
 def read_lines(path: Path) -> list[Line]:
-    """Return the runs in a file, which may be a .gz; an empty list if there is no file."""
+    """Return the runs in a file, which may be a .gz; an empty list if there is no file. Raises RunError."""
     if not path.exists():
         return []
     data = path.read_bytes()
-    text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
-    return [json.loads(line) for line in text.splitlines()]
+    try:
+        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
+    except (OSError, EOFError, zlib.error, ValueError) as error:
+        raise _damaged(str(path), error_text(error)) from None
+    return [_line_of(content, f"{path}, line {number}") for number, content in enumerate(text.splitlines(), 1)]
+
+
+def _line_of(text: str, where: str) -> Line:
+    try:
+        line = json_of(text)
+    except ValueError as error:
+        raise _damaged(where, error_text(error)) from None
+    if not isinstance(line, dict) or not line.keys() >= _NEEDED:
+        raise _damaged(where, f"expected a run with {', '.join(sorted(_NEEDED))}")
+    return line
+
+
+def _damaged(where: str, why: str) -> RunError:
+    return RunError(f"{where}: is damaged ({why}); delete it, and run fedkin bench METHOD --store again")
 
 
 def points(federation: Federation, result: Result) -> dict[str, float | None]:
