@@ -51,6 +51,13 @@ def _csv(path: Path, ids: Any, x: Any, **more: Any) -> Path:
     return path
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_on_a_full_disk_the_file_is_named(npz: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "graph.json").symlink_to("/dev/full")
+    assert f"{tmp_path / 'out' / 'graph.json'}: No space left on device" in fails(npz, "--out", tmp_path / "out")
+
+
 def _found(summary: Any, ids: Any, truth: Any) -> float:
     group = {id: at for at, one in enumerate(summary["groups"]) for id in one["members"]}
     return g.ari(truth, [group[id] for id in ids])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from fedkin.cli.output import print_table, printed_as_json, say
-from fedkin.errors import ConfigError, first_few
+from fedkin.errors import ConfigError, RunError, first_few
 from fedkin.report.units import plural
 
 if TYPE_CHECKING:
@@ -220,7 +220,10 @@ def _writers(result: Graph, title: str, seed: int) -> dict[str, Callable[[Path],
 def _write(out: Path, writers: Writers) -> list[str]:
     out.mkdir(parents=True, exist_ok=True)
     for name, write in writers.items():
-        write(out / name)
+        try:
+            write(out / name)
+        except OSError as error:  # of a full disk, it lacks the name of the file
+            raise RunError(f"{out / name}: {error.strerror or error}") from None
     return [str(out / name) for name in writers]
 
 
