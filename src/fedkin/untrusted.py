@@ -89,12 +89,16 @@ def most(size: int) -> int:
 
 
 def text_in(path: Path, limit: int) -> str:
-    """The text of a file of at most `limit` bytes, in UTF-8; raises OSError, UnicodeDecodeError and Refused."""
+    """The text of a file of at most `limit` bytes, in UTF-8, without a byte order mark; raises OSError, Refused."""
     with path.open("rb") as file:
         data = file.read(limit + 1)
     if len(data) > limit:
         raise Refused(f"it has more than {limit:,} bytes")
-    return data.decode("utf-8")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise Refused(f"line {line} is not UTF-8; save the file as UTF-8") from None
 
 
 def json_of(text: str) -> Any:

@@ -107,8 +107,16 @@ def test_files_that_are_no_experiment(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"digits-rotated\.toml: cannot be read as TOML"):
         load(tmp_path / "digits-rotated.toml")
     (tmp_path / "latin.toml").write_bytes(b"name = '\xff'")
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match=r"latin\.toml: cannot be read .*line 1 is not UTF-8; save the file as UTF-8"):
         load(tmp_path / "latin.toml")
+    (tmp_path / "wide.toml").write_text("name = 'a'", encoding="utf-16")
+    with pytest.raises(ConfigError, match=r"wide\.toml: cannot be read .*line 1 is not UTF-8; save the file as UTF-8"):
+        load(tmp_path / "wide.toml")
+
+
+def test_a_byte_order_mark_is_no_part_of_an_experiment(tmp_path: Path) -> None:
+    (tmp_path / "e.toml").write_text(Experiment.of(TABLE).to_toml(), encoding="utf-8-sig")
+    assert load(tmp_path / "e.toml").name == TABLE["name"]
 
 
 def test_compare_changes_settings_for_one_method_only() -> None:
