@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import fedkin
-from fedkin.errors import ConfigError, DataError
+from fedkin.errors import ConfigError, DataError, RunError
 from fedkin.federation import Federation, Samples
 from fedkin.learning.metrics import roc_auc
 from fedkin.learning.models import Mixed
@@ -104,6 +104,16 @@ def test_predicted_classes_have_the_names_of_the_table(tmp_path: Path) -> None:
     assert models.target is not None
     assert models.target.classes == ("high", "low", "mid")
     assert models.probabilities(rows, id).shape == (len(rows), 3)
+
+
+def test_for_a_comparison_one_of_its_runs_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"no summary\.json"):
+        fedkin.load(tmp_path)
+    for name in ("kin-seed0", "local-seed0"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "summary.json").write_text("{}")
+    with pytest.raises(RunError, match=r"holds several runs; name one of them, such as .*kin-seed0"):
+        fedkin.load(tmp_path)
 
 
 def test_unknown_categories_and_missing_values_are_treated_as_in_training(tmp_path: Path) -> None:

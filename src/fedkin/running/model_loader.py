@@ -72,6 +72,8 @@ class Loaded(Mapping[str, nn.Module]):
                     f"{folder}: no model yet: a participant of a federation keeps its own after each evaluation; "
                     f"fedkin net status {folder} says how it goes"
                 )
+            if runs := sorted(path.parent.name for path in folder.glob("*/summary.json")):
+                raise RunError(f"{folder} holds several runs; name one of them, such as {folder / runs[0]}")
             raise RunError(f"{folder}: no summary.json, so this is no finished run; --resume {folder} goes on with it")
         self.folder, self.stored = folder, StoredModels(folder)
         self.index = self.stored.index
