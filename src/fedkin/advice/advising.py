@@ -79,6 +79,8 @@ def advise(
     if plan.rounds is not None:
         bench = replace(bench, training=bench.training.model_copy(update={"rounds": plan.rounds}))
     check(federation)
+    if len(federation.seen) < 2:
+        raise DataError(f"advice compares clients, and here is only {', '.join(federation.seen)}; expected at least 2")
     judgeable = _judgeable(federation, plan, bench.seed, rows or {})
     if len(judgeable.ids) < 2:
         some = ", ".join(f"{id}: {why}" for id, why in sorted(judgeable.unknown.items())[:4])
@@ -182,7 +184,7 @@ def _judgeable(federation: Federation, plan: Plan, seed: int, rows: Mapping[str,
             ids[name], folds[name] = id, dealt
         else:
             late = f" in the latest {LATEST:.0%} of its rows" if dealt.by_time else ""
-            unknown[id] = has + late if trains else "too few that belong together"
+            unknown[id] = "too few that do not belong together" if enough else has + late
     return _Judgeable(ids, folds, unknown)
 
 
@@ -429,11 +431,17 @@ class Budget:
         return self._clock() - begun, min(len(shapes), len(set(shapes.values())) + 1 + len(HEADS))
 
 
-def without_column(experiment: Experiment, together: str | None) -> Experiment:
-    """The experiment without this column among the inputs: a patient's number must not be an input."""
+def without_column(experiment: Experiment, together: str | None, data_root: Path) -> Experiment:
+    """The experiment without this column among the inputs: a patient's number must not be an input.
+
+    Raises ConfigError if there is no such column.
+    """
     data = experiment.data
     if together is None or not isinstance(data, TableSource) or together in (*data.leave_out, *data.roles.values()):
         return experiment
+    names = data.rows(data_root)[0].column_names
+    if together not in names:
+        raise ConfigError(f"--together: no column {together!r}; {nearest(together, names)}")
     return experiment.with_changes(**{"data.leave_out": [*data.leave_out, together]})
 
 
@@ -442,7 +450,7 @@ def rows_of(
 ) -> Mapping[str, Rows]:
     """Facts about each client's training samples: which have the same value in column `together`, and their times.
 
-    Raises ConfigError if there is no such column, or if the data are no table of the clients' own rows.
+    Raises ConfigError if the data are no table of the clients' own rows.
     """
     source = experiment.data
     if not isinstance(source, TableSource) or experiment.scenario.name != "natural":
@@ -452,8 +460,6 @@ def rows_of(
     if together is None and source.time is None:
         return {}
     table, owner = source.table(data_root)
-    if together is not None and together not in table.column_names:
-        raise ConfigError(f"--together: no column {together!r}; {nearest(together, table.column_names)}")
     plain = table if source.tokens is None else table.drop_columns([source.tokens])
     train = np.flatnonzero(~columns_of(plain, source.reading(owner)).is_test)
     unit = when = None
@@ -490,7 +496,7 @@ def recommend(
     """
     if getattr(MODELS[experiment.model.name], "deal_bodies", None) is not None:
         raise ConfigError("advice needs one net for all clients; choose another model than 'mixed'")
-    experiment = without_column(experiment, together)
+    experiment = without_column(experiment, together, data_root)
     federation = experiment.scenario.federation(experiment.data.loaded(data_root), experiment.run.seed)
     bench = Bench(experiment.model, experiment.training, experiment.run, experiment.run.seed)
     rows = rows_of(experiment, federation, data_root, together)
