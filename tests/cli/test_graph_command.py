@@ -328,5 +328,10 @@ def test_what_cannot_be_used(tmp_path: Path, frame: pd.DataFrame, csv: Path) -> 
     frame.loc[frame.index[4], "age"] = np.nan
     frame.to_csv(tmp_path / "gap.csv", index=False)
     assert "row 5, client" in refused("graph", tmp_path / "gap.csv", *same, "--client", "site")
+    (tmp_path / "semi.csv").write_text("client;a\nx;1,5\n")
+    for more in ((), same):
+        assert "semi.csv: not a readable table: ';' separates its cells" in refused(
+            "graph", tmp_path / "semi.csv", *more
+        )
     (tmp_path / "bad.npz").write_bytes(b"PK")
     assert "not a .npz" in refused("graph", tmp_path / "bad.npz", *same)

@@ -106,6 +106,11 @@ def _read_table(path: Path, texts: Sequence[str], *, first: bool = False) -> pa.
         if path.suffix.lower() == ".parquet":
             table = parquet_in(path)
         else:
+            with path.open("rb") as file:
+                line = file.readline(1 << 16).decode("utf-8", "replace")
+            mark = max(",;\t|", key=line.count)
+            if mark in line and "," not in line:
+                raise Refused(f"{mark!r} separates its cells; save it with commas, and with points in numbers")
             names = csv.open_csv(path).schema.names
             kinds = dict.fromkeys([*texts, *names[:first]], pa.string())
             table = csv.read_csv(path, convert_options=csv.ConvertOptions(column_types=kinds))
