@@ -256,6 +256,11 @@ def test_bounds_and_alternatives_are_said() -> None:
     assert describe_value({"a": True}) == "a = true"
 
 
+def test_a_metric_of_a_file_is_shown(tmp_path: Path) -> None:
+    said("new", "metric", "own-recall", "--out", str(tmp_path))
+    assert "own-recall" in said("list", "metrics", f"{tmp_path}/own_recall.py:own_recall")
+
+
 def test_the_package_runs_as_a_module() -> None:
     ended = subprocess.run([sys.executable, "-m", "fedkin", "--version"], capture_output=True, text=True, check=True)
     assert ended.stdout.strip() == f"fedkin {__version__}"

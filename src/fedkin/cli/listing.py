@@ -88,10 +88,9 @@ def _part_of(parts: Mapping[str, Any], name: str, section: str) -> tuple[str, An
     from fedkin.running.plugins import resolve_names
     from fedkin.settings import choose
 
-    if section == "metric":
-        return name, choose(parts, name, "metrics").part
     name = resolve_names([name], section, section)[0][0]
-    return name, choose(parts, name, section)
+    part = choose(parts, name, section)
+    return name, part.part if section == "metric" else part
 
 
 def _facts(part: Any, kind: str) -> dict[str, str]:
