@@ -16,6 +16,7 @@ import tomli_w
 
 from cli.invoked import Terminal
 from fedkin.cli import listing
+from fedkin.running import plugins
 from tiny import TABLE
 
 FEDKIN = "import sys; sys.argv[0] = 'fedkin'; from fedkin.cli import main; main()"
@@ -101,6 +102,17 @@ def test_what_is_no_fault(
     monkeypatch: pytest.MonkeyPatch, terminal: Terminal, error: BaseException, status: int, line: str
 ) -> None:
     assert ends(monkeypatch, terminal, error) == (status, line)
+
+
+@pytest.mark.parametrize("code", [3, 0, None])
+def test_a_file_of_the_user_that_ends_the_command_is_named(
+    monkeypatch: pytest.MonkeyPatch, terminal: Terminal, code: int | None
+) -> None:
+    monkeypatch.setitem(plugins._FILES, __file__, plugins._UserFile("", {}))
+    status, err = ends(monkeypatch, terminal, SystemExit(code))
+    assert status == 2
+    assert err.startswith(f"error: {__file__}, line ")
+    assert err.endswith(f": SystemExit({code}) ends the command; raise another error\n")
 
 
 # -- standard output and error that take nothing ----------------------------------------------------------------

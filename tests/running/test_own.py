@@ -72,6 +72,14 @@ class Other(nn.Module):
     def __init__(self, head=1):
         super().__init__()
 """
+MEASURE = """
+import fedkin
+
+
+@fedkin.metric(higher=True)
+def own_one(outputs, targets):
+    return 1
+"""
 TABLE = {
     "name": "tiny", "data": {"source": "digits"}, "scenario": {"name": "iid", "clients": 3}, "model": {"name": "mlp"},
     "training": {"rounds": 2, "lr": 0.1}, "method": {"name": "own_average.py:Mine"},
@@ -170,6 +178,8 @@ def test_a_file_that_has_changed_is_refused_where_its_hash_is_noted(place: Path)
         (METHOD, "own_a.py:Mina", "method.name: own_a.py: no method 'Mina'; did you mean 'Mine'?"),
         (MODEL, "own_b.py:Board", "no method 'Board'; the file has no method with a name"),
         ("\nx = y\n", "own_c.py:Mine", "own_c.py, line 2: NameError: name 'y' is not defined"),
+        ("\nimport sys\nsys.exit(4)\n", "own_k.py:Mine", "own_k.py, line 3: SystemExit: 4"),
+        (MEASURE, "own_l.py:own_one", r"own_one is no ServerMethod or PeerMethod: write class own_one\(Serv"),
         ("def f(:\n", "own_d.py:Mine", "own_d.py, line 1: SyntaxError"),
         (
             METHOD.replace('"my-average"', '"fedavg"'),
@@ -252,14 +262,6 @@ def test_an_alias_is_another_name_of_the_same_part(place: Path) -> None:
         load(place / "e.toml")
 
 
-MEASURE = """
-import fedkin
-
-
-@fedkin.metric(higher=True)
-def own_one(outputs, targets):
-    return 1
-"""
 STAGE = """
 from fedkin.graph import stage
 

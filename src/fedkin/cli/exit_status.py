@@ -55,7 +55,7 @@ def _status_of(work: Callable[[], Any]) -> int:
     except SystemExit as end:
         if isinstance(end.code, str):
             return _print_error(end.code)
-        return end.code or 0
+        return _ended_early(end)
     except FedkinError as error:
         return _print_error(str(error))
     except KeyboardInterrupt:
@@ -68,6 +68,18 @@ def _status_of(work: Callable[[], Any]) -> int:
         return _print_error(f"standard output: {error.strerror}") if known else _internal_error(error)
     except BaseException as error:
         return _usage_error(error) if hasattr(error, "format_message") else _internal_error(error)
+
+
+def _ended_early(end: SystemExit) -> int:
+    """Return the status with which fedkin or a library ends the command; report a user's file that ends it."""
+    import traceback
+
+    plugins = sys.modules.get("fedkin.running.plugins")
+    for at in reversed(traceback.extract_tb(end.__traceback__)):
+        if plugins is not None and plugins.is_own(at.filename):
+            where = f"{at.filename}, line {at.lineno}"
+            return _print_error(f"{where}: SystemExit({end.code}) ends the command; raise another error")
+    return int(end.code or 0)
 
 
 def _usage_error(error: Any) -> int:

@@ -57,7 +57,7 @@ class Kind(NamedTuple):
             return defined_here and (issubclass(part, self.bases) or (self.known is MODELS and _is_module(part)))
         return isinstance(part, self.bases) and _module_of(part) == module
 
-    def name_and_part(self, part: Any) -> tuple[str, Any]:
+    def name_and_part(self, part: Any, label: str = "") -> tuple[str, Any]:
         """Return (the name that a part declares, the part); raises ConfigError for an invalid or unnamed part.
 
         A torch module as a model is wrapped in a class of settings.
@@ -66,7 +66,7 @@ class Kind(NamedTuple):
             part = plain(part)
         if isinstance(part, (Measure, Stage)) and isinstance(part, self.bases):
             return part.name, part
-        label = getattr(part, "__name__", repr(part))
+        label = label or getattr(part, "__name__", repr(part))
         if self.known is STAGES:
             raise ConfigError(f"{label} does not say which stage it is: put @fedkin.graph.stage('groups') above it")
         if self.known is MEASURES:
@@ -122,7 +122,7 @@ def add_installed() -> None:
                 name, part = kind.name_and_part(part)
                 if kind.known.setdefault(name, part) is not part:
                     raise ConfigError(f"there is {name!r} already")
-            except Exception as error:  # other packages may raise anything
+            except (Exception, SystemExit) as error:  # other packages may raise anything
                 _LOG.warning("%s cannot be used: %s", where, escaped(f"{type(error).__name__}: {error}", 300))
 
 
@@ -141,6 +141,11 @@ def origin(part: Any) -> str:
     module = _module_of(part)
     file = getattr(sys.modules.get(module), "__file__", None) or ""
     return file if file in _FILES else module.partition(".")[0]
+
+
+def is_own(file: str) -> bool:
+    """Return whether this is a user's file that was read."""
+    return file in _FILES
 
 
 def _module_of(part: Any) -> str:
@@ -191,7 +196,7 @@ def _why_no_part(section: str, label: str, file: _UserFile, module: Any) -> str:
     """Explain why the object `label` in a file is no part of this kind."""
     if hasattr(module, label):
         try:
-            KINDS[section].name_and_part(getattr(module, label))
+            KINDS[section].name_and_part(getattr(module, label), label)
         except ConfigError as error:
             return str(error)
     labels = [other for of, other in file.parts if of == section]
@@ -251,7 +256,7 @@ def _import_file(place: str, where: str) -> Any:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == place]
         line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else 0
