@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from pydantic import Field, field_validator
@@ -30,6 +30,7 @@ def test_typo_in_an_inner_section_names_the_nearest() -> None:
 
 class Bounded(Settings):
     near: int = Field(3, ge=1)
+    some: tuple[Annotated[int, Field(gt=0)], ...] = Field((1,), min_length=1)
     graph: Inner = Inner()
 
 
@@ -47,6 +48,9 @@ class OutOfRange(Settings):
     [
         ({"near": "x"}, r"Bounded\.near: input should be a valid integer.*; got 'x'"),
         ({"near": 0}, r"Bounded\.near: input should be greater than or equal to 1; got 0"),
+        ({"some": "a"}, r"Bounded\.some: expected a list, such as \['a'\]; got 'a'"),
+        ({"some": []}, r"Bounded\.some: expected a list with at least 1 of them; got \[\]"),
+        ({"some": [0]}, r"Bounded\.some\.0: input should be greater than 0; got 0"),
         ({"naer": 2}, r"Bounded\.naer: no such setting; did you mean 'near'\?"),
         ({"graph": {"resolutoin": 2}}, r"Bounded\.graph\.resolutoin: no such setting; did you mean 'resolution'\?"),
         ({"near": True}, r"Bounded: near: expected no true or false, got True"),
@@ -111,6 +115,7 @@ def test_choose_lists_all_when_nothing_is_near() -> None:
 
 
 def test_nearest() -> None:
+    assert nearest("a", []) == "there are none"
     assert nearest("fedagv", ["fedavg", "local"]) == "did you mean 'fedavg'?"
 
 

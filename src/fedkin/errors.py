@@ -88,7 +88,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
     close = get_close_matches(word, names, n=2, cutoff=0.6)
     if close:
         return "did you mean " + " or ".join(repr(name) for name in close) + "?"
-    return f"known: {first_few(names, 40)}"
+    return f"known: {first_few(names, 40)}" if names else "there are none"
 
 
 def first_few(texts: Iterable[str], most: int = 8, between: str = ", ") -> str:

@@ -36,7 +36,7 @@ class _SettingsMeta(ModelMetaclass):
             try:
                 return super().__call__(*args, **table)
             except ValidationError as error:
-                raise WrongSetting(*(_explain(cls, item, cls.__name__, table) for item in error.errors())) from None
+                raise WrongSetting(*_explained(cls, error, cls.__name__, table)) from None
 
 
 class Settings(BaseModel, metaclass=_SettingsMeta):
@@ -121,7 +121,7 @@ def parse(model: type[S], table: Mapping[str, Any], where: str) -> S:
     try:
         return model.model_validate(dict(table))
     except ValidationError as error:
-        raise ConfigError(*(_explain(model, item, where, table) for item in error.errors())) from None
+        raise ConfigError(*_explained(model, error, where, table)) from None
 
 
 def expect(value: object, kinds: type | tuple[type, ...], where: str, what: str) -> None:
@@ -166,6 +166,14 @@ def errors_in(part: Settings) -> Iterator[None]:
         raise DataError(f"{file}, line {lines[-1]}: {type(error).__name__}: {error_text(error)}") from error
 
 
+def _explained(model: type[BaseModel], error: ValidationError, where: str, table: Mapping[str, Any]) -> list[str]:
+    items = error.errors()
+    # pydantic calls a list with a wrong value also too short.
+    inside = {item["loc"][:-1] for item in items}
+    items = [item for item in items if item["type"] != "too_short" or item["loc"] not in inside]
+    return [_explain(model, item, where, table) for item in items]
+
+
 def _explain(model: type[BaseModel], item: Any, where: str, table: Mapping[str, Any]) -> str:
     """One validation error as `section.field: what was wrong, what was expected`; where: the table's section."""
     location = [str(part) for part in item["loc"]]
@@ -179,6 +187,10 @@ def _explain(model: type[BaseModel], item: Any, where: str, table: Mapping[str, 
     if message == item["msg"]:
         message = message[:1].lower() + message[1:]
     given = item.get("input")
+    if item["type"] == "tuple_type":
+        message = f"expected a list, such as [{escaped(repr(given), 40)}]"
+    elif item["type"] == "too_short":
+        message = f"expected a list with at least {item['ctx']['min_length']} of them"
     got = "" if isinstance(given, Mapping) or "; got " in message else f"; got {escaped(repr(given), 200)}"
     return f"{name}: {message}{got}"
 
