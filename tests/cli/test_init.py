@@ -43,6 +43,10 @@ def started(data: Path, *more: str) -> tuple[dict[str, Any], Federation]:
     return tomllib.loads(file.read_text()), federation
 
 
+def test_the_help_says_what_json_goes_with() -> None:
+    assert "With --look: print what it finds as JSON" in " ".join(said("init", "--help", columns=200).split())
+
+
 def test_an_archive_with_clients_runs_on_its_clients(digits: Arrays, tmp_path: Path) -> None:
     np.savez(tmp_path / "digits.npz", **digits)
     table, federation = started(tmp_path / "digits.npz")

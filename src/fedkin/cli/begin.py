@@ -59,7 +59,7 @@ def init(
     out: Path = typer.Option(Path("experiment.toml"), help="The experiment file to write.", metavar="FILE"),
     look: bool = typer.Option(False, "--look", help="Only look: sizes, targets and what looks wrong; write nothing."),
     data_root: Path | None = options.ROOT,
-    json: bool = options.JSON,
+    json: bool = typer.Option(False, "--json", help="With --look: print what it finds as JSON, and nothing else."),
 ) -> None:  # fmt: skip
     """Write a first experiment file for data, without unique and constant columns; --look only describes the data.
 
