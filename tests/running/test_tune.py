@@ -92,6 +92,12 @@ def test_the_best_candidate_is_chosen_and_written_down(tmp_path: Path) -> None:
     assert {key: value for key, value in table.items() if key != "methods"} == Experiment.of(SHORT).resolved()
 
 
+def test_a_value_that_is_refused_is_named_with_its_option_and_method(tmp_path: Path) -> None:
+    choices = [Choice.parse("training.lr=a,b")]
+    with pytest.raises(ConfigError, match=r"--try for local: training\.lr: .*; got 'a'"):
+        tune(Experiment.of(SHORT), ["local"], choices, HoldOut("samples", 0.3), [0], Path(), tmp_path)
+
+
 def test_test_samples_do_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same values when every test sample is another one."""
     experiment = Experiment.of(SHORT)

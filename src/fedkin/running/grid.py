@@ -252,6 +252,13 @@ class Runs:
         """Return the same runs with other values of some settings, named `section.field`."""
         return replace(self, experiment=self.experiment.with_changes(**changes))
 
+    def trying(self, settings: Mapping[str, Any], option: str) -> Self:
+        """Return `with_changes`; option: where a user named the settings, for errors."""
+        try:
+            return self.with_changes(**settings)
+        except ConfigError as error:
+            raise ConfigError(f"{option} for {self.experiment.method.name}: {error}") from None
+
     def check(self, cells: Sequence[Self], seed: int) -> None:
         """Check the federation and the setup of each cell; raises ConfigError."""
         federations: dict[str, Federation] = {}
@@ -479,7 +486,7 @@ def sweep(
     """
     check_choices(choices, methods, "--grid")
     cells = [
-        Cell(name, settings, base.for_method(name).with_changes(**settings), f"{_folder_name(settings)}/{name}")
+        Cell(name, settings, base.for_method(name).trying(settings, "--grid"), f"{_folder_name(settings)}/{name}")
         for name in methods
         for settings in combinations(choices, name)
     ]

@@ -226,14 +226,15 @@ def tune(
     Test samples are never used. choices: a grid, or equally many candidates for every method (`Equal`).
     Raises ConfigError for a setting that a method does not have.
     """
+    option = "--equal" if isinstance(choices, Equal) else "--try"
     if not isinstance(choices, Equal):
-        check_choices(choices, methods, "--try")
+        check_choices(choices, methods, option)
     base = Runs(experiment, data_root, hold=hold)
     metric = base.federation(seeds[0]).task.metric
     by_method = {name: base.for_method(name) for name in methods}
 
     def cell(name: str, settings: Mapping[str, Any], number: int) -> Cell:
-        return Cell(name, settings, by_method[name].with_changes(**settings), f"{name}-{number}")
+        return Cell(name, settings, by_method[name].trying(settings, option), f"{name}-{number}")
 
     cells: list[Cell] = []
     for name, runs in by_method.items():
