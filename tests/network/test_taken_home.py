@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ import pytest
 
 from certificates import Town
 from cli.invoked import refused, said
+from fedkin.data.sources.tables import Csv
 from fedkin.errors import RunError
 from fedkin.network.agreement import setup_and_agreement
 from fedkin.network.status import FILE, read_status
 from fedkin.records.models import digest_of
+from fedkin.running.export import csv_format_of
 from fedkin.running.model_loader import load
-from fedkin.running.networked import settings_of, setup_of, take_home
+from fedkin.running.networked import settings_of, setup_of, take_home, taking_home
 from network.federations import NOWHERE, Ending, clients, experiment, served, simulated
 from network.processes import ended, place_for
 from support import same
@@ -51,6 +54,17 @@ def test_one_that_is_away_at_the_end_has_the_newest_model_that_it_had(tmp_path: 
     assert not same(load(tmp_path / "nodes" / "c00").stored["c00"], after_one.models["c00"])
     with pytest.raises(RunError, match="each has its own: fedkin export NAME-state"):
         load(tmp_path / "there")
+
+
+def test_how_a_table_is_read_goes_home_with_the_model(tmp_path: Path) -> None:
+    plan = experiment(clients=2, rounds=2)
+    federation, settings = plan.federation(NOWHERE), settings_of(plan)
+    setup, _ = setup_and_agreement(settings, federation.task, setup_of)
+    assert setup is not None
+    given = (settings, setup, federation["c00"], None, dict(setup.net.initial), 1)
+    for name, data, decimal in (("a", plan.data, None), ("b", Csv(path=Path("x"), target="y", decimal=","), ",")):
+        taking_home(replace(plan, data=data))(tmp_path / name, *given)
+        assert csv_format_of(load(tmp_path / name))["decimal"] == decimal
 
 
 @pytest.mark.slow

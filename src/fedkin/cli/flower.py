@@ -90,7 +90,7 @@ def _node(
         NetworkClient(
             link, samples, networked.setup_of, state, stop=stop, settings=settings, device=device,
             say=console.print, consent=consent, ledger=ledger, patience=_PATIENCE,
-            take_home=networked.take_home, unseen=unseen, watch=watch,
+            take_home=networked.taking_home(loaded), unseen=unseen, watch=watch,
         ).run()  # fmt: skip
 
 

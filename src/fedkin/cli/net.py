@@ -349,7 +349,7 @@ def _join(
             NetworkClient(
                 link, samples, networked.setup_of, folder, server=invited.server, stop=stop, say=_say,
                 settings=networked.settings_of(experiment), device=device, consent=consent, ledger=ledger,
-                take_home=networked.take_home, unseen=unseen, watch=watch,
+                take_home=networked.taking_home(experiment), unseen=unseen, watch=watch,
             ).run()  # fmt: skip
         return
     if unseen:

@@ -24,6 +24,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
 from fedkin.codec import Params
+from fedkin.data.tables import CsvFormat
 from fedkin.engines.setup import Setup
 from fedkin.errors import DataError, RunError
 from fedkin.federation import Federation, Scale, Task
@@ -58,7 +59,10 @@ class _Client(BaseModel):
 
 
 class Index(BaseModel):
-    """The file index.json. why: the reason why no models were stored, or empty."""
+    """The file index.json. why: the reason why no models were stored, or empty.
+
+    csv: how a participant of a federation read its CSV file; of other runs, experiment.toml has it.
+    """
 
     format: int = 1
     why: str
@@ -71,6 +75,7 @@ class Index(BaseModel):
     clients: dict[str, _Client]
     encoding: Encoding | None
     target: Target | None
+    csv: CsvFormat | None = None
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -165,12 +170,16 @@ class StoredModels(Mapping[str, Params]):
 
 @dataclass(frozen=True, eq=False)
 class ModelContext:
-    """What models need to be used again. nets, settings: by client id; settings are None for the user's own modules."""
+    """What models need to be used again. nets, settings: by client id; settings are None for the user's own modules.
+
+    csv: as in `Index`.
+    """
 
     federation: Federation
     nets: Mapping[str, Net]
     settings: Mapping[str, Model | None]
     method: Mapping[str, Any]
+    csv: CsvFormat | None = None
 
     @classmethod
     def of(
@@ -271,5 +280,6 @@ def _index(
         why=why, dtype="float64" if nets and nets[0].dtype == torch.float64 else "float32",
         precision=nets[0].precision if nets else "float32", method=dict(context.method), task=federation.task,
         nets=facts, scales=scales, clients=clients, encoding=federation.encoding, target=federation.target,
+        csv=context.csv,
     )  # fmt: skip
     return index.model_dump(mode="json")

@@ -13,7 +13,7 @@ from pyarrow.csv import ConvertOptions
 from torch import Tensor, nn
 
 from fedkin.data.tables import DATES, CsvFormat
-from fedkin.errors import ConfigError, imported
+from fedkin.errors import ConfigError, RunError, imported
 from fedkin.federation import Scale
 from fedkin.federation.table import Encoding
 from fedkin.learning.net import BodyHead
@@ -21,6 +21,7 @@ from fedkin.records import reading
 from fedkin.records.files import json_bytes, write_bytes, write_with
 from fedkin.running import exported
 from fedkin.running.model_loader import Loaded
+from fedkin.untrusted import error_text
 
 __all__ = ["ENDINGS", "Answer", "columns_of", "export_model"]
 
@@ -148,12 +149,15 @@ def columns_of(encoding: Encoding) -> list[dict[str, Any]]:
     ]
 
 
-def csv_format_of(folder: Path) -> dict[str, Any]:
-    """Describe how the run in this folder read CSV files, for the .json; the usual format if it read none."""
-    path = folder / "experiment.toml"
-    data = reading.settings_in(path).get("data", {}) if path.exists() else {}
-    stated = {name: data[name] for name in CsvFormat.model_fields if name in data} if isinstance(data, dict) else {}
-    form = CsvFormat.model_validate(stated)
+def csv_format_of(models: Loaded) -> dict[str, Any]:
+    """Describe how the run read CSV files, for the .json; the usual format if it read none."""
+    path, form = models.folder / "experiment.toml", models.index.csv
+    if form is None:
+        data = reading.settings_in(path).get("data", {}) if path.exists() else {}
+        try:
+            form = CsvFormat.model_validate({name: data[name] for name in CsvFormat.model_fields if name in data})
+        except ValueError as error:
+            raise RunError(f"{path}: data: {error_text(error)}; {reading.MEND}") from None
     return {
         "delimiter": form.delimiter, "decimal": form.decimal, "thousands": form.thousands,
         "dates": None if form.dates is None else DATES[form.dates],
@@ -166,6 +170,6 @@ def _about(models: Loaded, client: str, out: Path, inputs: Sequence[Mapping[str,
     columns = None if models.encoding is None else columns_of(models.encoding)
     return {
         "client": client, "task": models.task.kind, "program": out.name, "inputs": list(inputs), "columns": columns,
-        "far": Encoding.FAR, "csv": csv_format_of(models.folder),
+        "far": Encoding.FAR, "csv": csv_format_of(models),
         "output": _SAYS[models.task.kind], "classes": None if target is None else list(target.classes) or None,
     }  # fmt: skip

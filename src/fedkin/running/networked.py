@@ -15,6 +15,7 @@ import tomli_w
 from fedkin.data.own import OwnTable
 from fedkin.data.sources.folder import Folder
 from fedkin.data.sources.tables import TableSource
+from fedkin.data.tables import CsvFormat
 from fedkin.engines import Faults, Privacy
 from fedkin.engines.client_list import Entry, Roster
 from fedkin.engines.ledger import Ledger
@@ -199,17 +200,24 @@ def setup_of(text: str, task: Task) -> Setup:
 
 
 def take_home(
-    folder: Path, settings: str, setup: Setup, client: Client, shared: SharedEncoding | None, params: Params, round: int
+    folder: Path, settings: str, setup: Setup, client: Client, shared: SharedEncoding | None, params: Params,
+    round: int, csv: CsvFormat | None = None,
 ) -> str:  # fmt: skip
     """Store a client's model of a round in its own folder, as a run stores models; returns its hash. Raises RunError.
 
     `fedkin.load` and `fedkin export` accept the folder. settings: those of the federation. shared: the common encoding
-    of all clients' tables, if they have tables.
+    of all clients' tables, if they have tables. csv: how the client read its table, if the settings of CSV files hold.
     """
     (folder / SEAL).unlink(missing_ok=True)  # a model is valid only once its seal is written
-    files = keep_models(folder, {client.id: params}, _context_of(settings, setup, client, shared), math.inf)
+    context = replace(_context_of(settings, setup, client, shared), csv=csv)
+    files = keep_models(folder, {client.id: params}, context, math.inf)
     write_seal(folder / SEAL, files, round)
     return digest_of(params)
+
+
+def taking_home(experiment: Experiment) -> Callable[..., str]:
+    """Return `take_home` for the participants of this experiment."""
+    return partial(take_home, csv=experiment.data if isinstance(experiment.data, CsvFormat) else None)
 
 
 def _context_of(settings: str, setup: Setup, client: Client, shared: SharedEncoding | None) -> ModelContext:
