@@ -241,6 +241,11 @@ def test_the_file_of_the_training_rows_gives_the_run_s_predictions(
     np.testing.assert_allclose(printed(path, place, monkeypatch, capsys), expected, rtol=1e-5)
 
 
+def test_a_text_that_a_frame_had_as_a_category_is_none_that_is_missing() -> None:
+    column, form = {"name": "drug", "kind": "category", "values": ["NA", "K"]}, {"missing": ["NA", ""]}
+    assert [exported._cell(text, column, 1, form) for text in ("NA", "", "K")] == ["NA", None, "K"]
+
+
 @pytest.mark.parametrize(("data", "says"), [
     (b"age,ward,bed,admitted,smoker\n60\n", "row 1: expected 5 cells, one for each column, got 1"),
     (b"age,ward,bed,admitted,smoker\n60,K\xf6ln,1,2024-01-05,true\n", "not UTF-8; save it as UTF-8"),

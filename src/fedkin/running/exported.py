@@ -234,7 +234,7 @@ def _csv_columns(path: str, model: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 def _cell(text: str, column: Mapping[str, Any], row: int, form: Mapping[str, Any]) -> Any:
     """Return a cell's value: None if it is missing, a number or a date for a column of numbers, else its text."""
-    if text in form["missing"]:
+    if text in form["missing"] and text not in column["values"]:
         return None
     if column["kind"] == "number":
         return _read(text, column["name"], row, form)
