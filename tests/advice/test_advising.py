@@ -213,8 +213,9 @@ def test_segmentation_is_refused() -> None:
         advised(Federation([Client("a", samples, samples), Client("b", samples, samples)], task))
 
 
-def test_what_keeps_rows_together_is_left_out_unless_it_has_a_role() -> None:
+def test_what_keeps_rows_together_is_left_out_unless_it_has_a_role(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("site,patient,stay,age,died\na,1,1,60,0\nb,2,2,70,1\n")
     data = {"source": "csv", "path": "t.csv", "target": "died", "client": "site", "person": "patient"}
     experiment = Experiment.of({**TABLE, "data": data, "scenario": {"name": "natural"}, "model": {"name": "mlp"}})
-    assert without_column(experiment, "patient") is experiment
-    assert without_column(experiment, "stay").table["data"]["leave_out"] == ["stay"]
+    assert without_column(experiment, "patient", tmp_path) is experiment
+    assert without_column(experiment, "stay", tmp_path).table["data"]["leave_out"] == ["stay"]
