@@ -45,15 +45,20 @@ SHARING = {
 }  # fmt: skip
 
 
-def own_part(weights: float | None, bias: float | None) -> str:
+def own_part(weights: float | None, bias: float | None, body: bool = False) -> str:
     """Say what each client has of its own besides a shared model, by the strengths of the pull (None: shared).
+
+    body: whether each client trains the body further before use.
 
     >>> own_part(1.0, 1.0), own_part(None, 3.0), own_part(None, None)
     ('a head for each client (pull 1)', 'a bias for each client (pull 3)', '')
+    >>> own_part(1.0, 1.0, body=True), own_part(None, None, body=True)
+    ('own bodies and heads (pull 1)', 'own bodies')
     """
-    if weights is not None:
-        return f"a head for each client (pull {weights:g})"
-    return "" if bias is None else f"a bias for each client (pull {bias:g})"
+    one, many, pull = ("a head", "heads", weights) if weights is not None else ("a bias", "biases", bias)
+    if pull is None:
+        return "own bodies" if body else ""
+    return f"{f'own bodies and {many}' if body else f'{one} for each client'} (pull {pull:g})"
 
 
 TESTS = {

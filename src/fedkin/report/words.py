@@ -403,7 +403,7 @@ def choice_words(rounds: Sequence[Mapping[str, Any]], leads: bool = True) -> str
     >>> choice_words([{"figures": {"level": 0, "pull_weights": 1.0, "pull_bias": 1.0}}])
     'chosen: one model for all, a head for each client (pull 1)'
     >>> choice_words([{"figures": {"level": 0, "pull_weights": None, "own_body": 1.0}}])
-    'chosen: one model for all, a body that each client trains further before use'
+    'chosen: one model for all, own bodies'
     >>> figures = {"level": 2, "pull_weights": None, "lead_all": 0.05, "lead_all_low": 0.03, "lead_all_high": 0.07}
     >>> choice_words([{"figures": figures}])[34:]
     'held-out loss lower than with one model for all by 0.05 (95 % interval 0.03 to 0.07)'
@@ -414,9 +414,8 @@ def choice_words(rounds: Sequence[Mapping[str, Any]], leads: bool = True) -> str
     level, words = _level(figures), _level_words(figures)
     if level is None:
         return "on trial: no level is chosen yet"
-    head = own_part(figures["pull_weights"], figures.get("pull_bias"))
-    body = "a body that each client trains further before use" if figures.get("own_body") else ""
-    chosen = ", ".join(filter(None, [words[level], body, head]))
+    own = own_part(figures["pull_weights"], figures.get("pull_bias"), bool(figures.get("own_body")))
+    chosen = ", ".join(filter(None, [words[level], own]))
     return "; ".join([f"chosen: {chosen}", *(lead_words(rounds) if leads else ())])
 
 
