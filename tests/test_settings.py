@@ -49,7 +49,7 @@ class OutOfRange(Settings):
         ({"near": "x"}, r"Bounded\.near: input should be a valid integer.*; got 'x'"),
         ({"near": 0}, r"Bounded\.near: input should be greater than or equal to 1; got 0"),
         ({"some": "a"}, r"Bounded\.some: expected a list, such as \['a'\]; got 'a'"),
-        ({"some": []}, r"Bounded\.some: expected a list with at least 1 of them; got \[\]"),
+        ({"some": []}, r"Bounded\.some: expected a list of length 1 or more; got \[\]"),
         ({"some": [0]}, r"Bounded\.some\.0: input should be greater than 0; got 0"),
         ({"naer": 2}, r"Bounded\.naer: no such setting; did you mean 'near'\?"),
         ({"graph": {"resolutoin": 2}}, r"Bounded\.graph\.resolutoin: no such setting; did you mean 'resolution'\?"),

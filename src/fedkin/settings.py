@@ -190,7 +190,7 @@ def _explain(model: type[BaseModel], item: Any, where: str, table: Mapping[str, 
     if item["type"] == "tuple_type":
         message = f"expected a list, such as [{escaped(repr(given), 40)}]"
     elif item["type"] == "too_short":
-        message = f"expected a list with at least {item['ctx']['min_length']} of them"
+        message = f"expected a list of length {item['ctx']['min_length']} or more"
     got = "" if isinstance(given, Mapping) or "; got " in message else f"; got {escaped(repr(given), 200)}"
     return f"{name}: {message}{got}"
 

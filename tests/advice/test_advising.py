@@ -201,7 +201,7 @@ def test_a_client_without_advice_lacks_samples_or_units_and_one_client_is_named(
     one, two = federation({"a": (A, 90), "b": (A, 1)}), federation({"a": (A, 90), "b": (A, 60)})
     assert re.fullmatch(r"[01] (non-)?events?", _judgeable(one, Plan(folds=3), 0, {}).unknown["b"])
     rows = {"b": Rows(np.zeros(60, np.int64))}
-    assert _judgeable(two, Plan(folds=3), 0, rows).unknown == {"b": "too few that do not belong together"}
+    assert _judgeable(two, Plan(folds=3), 0, rows).unknown == {"b": "too few groups of rows that belong together"}
     with pytest.raises(DataError, match="here is only a; expected at least 2"):
         advised(federation({"a": (A, 90)}))
 

@@ -184,7 +184,7 @@ def _judgeable(federation: Federation, plan: Plan, seed: int, rows: Mapping[str,
             ids[name], folds[name] = id, dealt
         else:
             late = f" in the latest {LATEST:.0%} of its rows" if dealt.by_time else ""
-            unknown[id] = "too few that do not belong together" if enough else has + late
+            unknown[id] = "too few groups of rows that belong together" if enough else has + late
     return _Judgeable(ids, folds, unknown)
 
 
