@@ -230,7 +230,7 @@ def test_round_robin_goes_over_the_sorted_ids_whatever_the_order_they_come_in() 
         ({"bodies": ["small-plane"]}, r"no net 'small-plane' .*did you mean 'small-plain'"),
         ({"bodies": ["linear"]}, r"no net 'linear' with a width that can be set"),
         ({"bodies": ["mixed"]}, r"no net 'mixed' with a width that can be set"),
-        ({"bodies": []}, r"at least 1"),
+        ({"bodies": []}, r"expected a list of length 1 or more; got \[\]"),
         ({"width": 0}, r"model.width"),
         (
             {"bodies": ["small"], "nets": {"small": {"name": "mlp", "hidden": [32, 16]}}},
