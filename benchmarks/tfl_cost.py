@@ -2,8 +2,9 @@
 
     OMP_NUM_THREADS=1 python benchmarks/tfl_cost.py presets/tfl-eicu-demo.toml --data-root ROOT [--set A.B=C]
 
-Three sides alternate round by round in this process: FedAvg; TFL that learns its topology every `graph.every` rounds
-but does not change lambda (eta_lambda = 0), and so needs no losses of clients; and TFL. The output has the CPU time per
+Four sides alternate round by round in this process: FedAvg; TFL that learns its topology every `graph.every` rounds
+but does not change lambda (eta_lambda = 0), and so needs no losses of clients; TFL; and TFL with ten clusters of
+clients. The output has the CPU time per
 round, the ratio of sums to FedAvg, and the interquartile range of the ratio round by round. This range is wide if
 clients have different sizes, since TFL draws other clients than FedAvg: use `--set scenario.sizes=equal`, or all
 clients in every round.
@@ -14,16 +15,18 @@ from __future__ import annotations
 import argparse
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fedkin.engines import LocalEngine
 from fedkin.running.experiment import Experiment, load
 
-SIDES: dict[str, tuple[str, dict[str, float]]] = {
+SIDES: dict[str, tuple[str, dict[str, Any]]] = {
     "fedavg": ("fedavg", {}),
     "tfl, topology only": ("tfl", {"method.eta_lambda": 0.0}),
     "tfl": ("tfl", {}),
+    "tfl, 10 clusters": ("tfl", {"method.graph.clusters": 10}),
 }
 
 

@@ -183,8 +183,10 @@ def _judged_row(claim: Claim, done: FinishedPart) -> dict[str, str]:
 def _claim_text(value: float, claim: Claim, share: bool) -> str:
     """A difference of two rows with its sign, or the figure of one row."""
     sign = "" if claim.than is None else "+"
-    if claim.figure == "bytes":
+    if claim.figure in ("bytes", "best_bytes"):
         return ("+" if sign and value > 0 else "-" if value < 0 else "") + megabytes(abs(value))
+    if claim.figure == "best_round":
+        return f"{value:{sign}.1f} rounds"
     return number(value, share and claim.figure not in ("ari", "variance"), sign)
 
 

@@ -22,7 +22,9 @@ OURS = "ours:"
 
 Paper = Literal["FLT", "SFMTL-Graph", "MAPL", "TFL"]
 PAPERS: tuple[str, ...] = get_args(Paper)
-Figure = Literal["mean", "worst10", "worst20", "std", "variance", "unseen", "ari", "bytes"]
+Figure = Literal[
+    "mean", "worst10", "worst20", "std", "variance", "unseen", "gap", "ari", "bytes", "best_round", "best_bytes",
+]  # fmt: skip
 
 
 class EqualBudget(Settings):
@@ -79,7 +81,9 @@ class Part(Settings):
 class Claim(Settings):
     """A claim of the paper: row `better` is better than row `than` in a figure, or its figure is above `least`.
 
-    by: how much better at least; below 0: how much worse at most. on: federations of the claim (None: all). paper: the
+    figure: "gap" is between clients in and out of federation; "best_round" is the evaluated round with the best mean over
+    unseen clients (without them, over all), and "best_bytes" is what had been sent by then. by: how much better at
+    least; below 0: how much worse at most. on: federations of the claim (None: all). paper: the
     paper's figure, if other than those of the two rows. untestable: why the claim is not tested. A text that begins
     with "ours:" is our claim, not the paper's.
     """

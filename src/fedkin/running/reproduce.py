@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -42,7 +43,7 @@ class Run:
     @classmethod
     def of(cls, result: Result) -> Self:
         """Extract a run's figures from its result."""
-        summary, figures = result.summary, {**figures_of(result, None), "bytes": result.sent}
+        summary, figures = result.summary, {**figures_of(result, None), "bytes": result.sent, **_best_round(result)}
         values = {id: value_of(score) for id, score in sorted(result.scores.items()) if id not in result.unseen}
         known_figures = {each: float(value) for each, value in figures.items() if value is not None}
         return cls(result.metric, summary["clients"], known_figures, tuple(summary.get("given") or ()), values)
@@ -66,8 +67,21 @@ class Run:
         }  # fmt: skip
 
 
-# Figures for which less is better.
-_LESS = ("std", "variance", "bytes")
+def _best_round(result: Result) -> dict[str, float]:
+    """The round with the best mean over unseen clients (over all, if none are unseen), and the bytes sent by then."""
+    means = {
+        round: statistics.fmean(known)
+        for round, values in sorted(result.values_by_round.items())
+        if (known := [value for id, value in values.items() if id in result.unseen or not result.unseen])
+    }
+    if not means:
+        return {}
+    best = max(means, key=lambda round: result.metric.better(means[round], 0.0))
+    return {"best_round": best, "best_bytes": result.sent * best / len(result.rounds)}
+
+
+# Figures for which less is better, and those that are no shares.
+_LESS = ("std", "variance", "gap", "bytes", "best_round", "best_bytes")
 
 
 @dataclass(frozen=True)
