@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import tomli_w
 from typer.testing import CliRunner
@@ -14,11 +16,13 @@ from typer.testing import CliRunner
 from fedkin.cli import app
 from fedkin.errors import ConfigError
 from fedkin.records.files import csv_text
+from fedkin.records.run import Result
 from fedkin.report import results
 from fedkin.running.experiment import Experiment, load
-from fedkin.running.papers import PaperTable, known_tables
-from fedkin.running.reproduce import FinishedPart, TunedRow, runs_of
+from fedkin.running.papers import Claim, PaperTable, known_tables
+from fedkin.running.reproduce import FinishedPart, Run, TunedRow, claim_value, runs_of
 from fedkin.settings import parse
+from fedkin.tasks import METRICS
 from tiny import TABLE
 
 ROOT = Path(__file__).parents[2]
@@ -238,6 +242,27 @@ def test_a_row_without_the_one_that_it_is_tuned_as_is_refused() -> None:
     with pytest.raises(ConfigError, match="'slow' has the tuned settings of row 'fedavg'; name its method fedavg too"):
         table.only(["fedprox"])
     assert [row.name for row in table.only(["fedavg"]).rows()] == ["local", "fedavg"]
+
+
+def test_the_best_round_is_that_of_the_unseen_clients_and_counts_the_bytes_until_then() -> None:
+    table = pa.table({
+        "round": [1, 1, 2, 2, 3, 3], "client": ["a", "b"] * 3, "accuracy": [0.1, 0.9, 0.2, 0.8, 0.3, None],
+    })  # fmt: skip
+    messages = pa.table({"bytes": [100, 20, 30]})
+    summary = {
+        "clients": 1, "accuracy": {"mean": 0.3}, "bytes": {"up": 50, "down": 100}, "flops": {"local_training": 1},
+        "seconds": {"total": 1},
+    }  # fmt: skip
+    result = Result(summary, [{}, {}, {}], table, messages, {}, unseen=("b",))
+    assert Run.of(result).figures["best_round"] == 1
+    assert Run.of(result).figures["best_bytes"] == 50
+    # Without unseen clients the mean is over all: .5, .5, .3 and the first of equal rounds.
+    assert Run.of(replace(result, unseen=())).figures["best_round"] == 1
+    later = {name: Run(METRICS["accuracy"], 2, {"best_round": value}) for name, value in (("a", 2.0), ("b", 5.0))}
+    claim = Claim(text="a is faster", better="a", than="b", figure="best_round")
+    value = claim_value(claim, {name: {0: run} for name, run in later.items()})
+    assert value is not None
+    assert value.value == 3
 
 
 def test_a_federation_or_method_that_a_table_does_not_have_is_refused(folder: Path) -> None:
