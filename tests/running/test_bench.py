@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fedkin.errors import ConfigError, RunError
+from fedkin.errors import ConfigError, MethodError, RunError
+from fedkin.flow import ServerFlow
 from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.fedu import FedU
@@ -18,6 +20,7 @@ from fedkin.records.files import read_json
 from fedkin.report.bench_page import headline, page
 from fedkin.running.bench import bench, points, rank_on_suite, read_lines, store
 from fedkin.running.suites import SUITES, Entry, Suite, suite_of
+from fedkin.views import ServerView
 from support import small_federation
 from tiny import CutAt
 
@@ -143,6 +146,27 @@ def test_a_method_that_fails_everywhere_is_said_to(tmp_path: Path, method: Any, 
     (place,) = bench(suite(tmp_path), method, method.name, tmp_path / "out")["federations"]
     assert place["mean"] is None
     assert says in place["failed"]
+
+
+class FailsAtSeedOne(FedAvg):
+    name = "fails-at-seed-one"
+
+    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
+        yield from super().round(server, sampled)
+        if server.seed == 1:
+            raise MethodError("seed 1")
+
+
+def test_a_method_that_fails_at_one_seed_has_no_place_and_may_be_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(METHODS, FailsAtSeedOne.name, FailsAtSeedOne)
+    tiny, method = suite(tmp_path), FailsAtSeedOne()
+    (place,) = bench(tiny, method, method.name, tmp_path / "out")["federations"]
+    assert place["mean"] is None
+    assert "seed 1" in place["failed"]
+    store(tiny, method.name, tmp_path / "out")
+    bench(tiny, Local(), "local", tmp_path / "local")
 
 
 def test_a_suite_may_be_a_file(tmp_path: Path) -> None:

@@ -276,8 +276,8 @@ def bench(
             mine += _lines(suite, name, method, label, out / re.sub(r"[^\w.+-]+", "-", name), watch)
     write_bytes(out / "runs.jsonl", _text(mine).encode())
     stored = [line for line in read_lines(suite.stored) if split_control(line["method"])[0] != label]
-    data = {(line["federation"], line["seed"]): line["data"] for line in mine if line["stage"] == "run"}
-    keys = [(line["federation"], line["seed"], line["data"]) for line in stored]
+    data = {(line["federation"], line["seed"]): line["data"] for line in mine if "data" in line}
+    keys = [(line["federation"], line["seed"], line["data"]) for line in stored if "data" in line]
     changed = sorted({name for name, seed, hash in keys if data.get((name, seed), hash) != hash})
     if changed:
         raise RunError(

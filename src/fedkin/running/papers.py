@@ -81,9 +81,9 @@ class Part(Settings):
 class Claim(Settings):
     """A claim of the paper: row `better` is better than row `than` in a figure, or its figure is above `least`.
 
-    figure: "gap" is between clients in and out of federation; "best_round" is the evaluated round with the best mean over
-    unseen clients (without them, over all), and "best_bytes" is what had been sent by then. by: how much better at
-    least; below 0: how much worse at most. on: federations of the claim (None: all). paper: the
+    figure: "gap" is between clients in and out of federation, "best_round" the evaluated round with the best mean over
+    unseen clients (without them, over all), and "best_bytes" what had been sent by then. by: how much better at least;
+    below 0: how much worse at most. on: federations of the claim (None: all). paper: the
     paper's figure, if other than those of the two rows. untestable: why the claim is not tested. A text that begins
     with "ours:" is our claim, not the paper's.
     """
