@@ -11,7 +11,7 @@ from fedkin.graph.picture import embedded, library, unpacking
 from fedkin.records.comparison import COUNTED
 from fedkin.records.files import read_json
 from fedkin.records.reading import FileSchema, checked
-from fedkin.report.html import NONE, part, render, small
+from fedkin.report.html import NONE, file_text, render, small
 from fedkin.report.runs import RULE
 from fedkin.report.sections import RISK_HEADS, missing_tables, risk_rows, traffic_tables
 from fedkin.report.units import megabytes, number_range
@@ -41,7 +41,7 @@ def page(data: Data, answer: dict[str, Any] | None = None) -> str:
         missing=missing_tables(data["missing"], titles), facts=list({**again["versions"], **again["machine"]}.items()),
         runs_heads=("method", *keys[1:]), runs_rows=[[_text(run[key]) for key in keys] for run in again["runs"]],
         runs="1 run" if len(runs) == 1 else f"{len(runs)} runs", embedded=embedded(data), plotly=library(),
-        unpack=unpacking(), script="\n".join(map(part, _SCRIPTS)),
+        unpack=unpacking(), script="\n".join(map(file_text, _SCRIPTS)),
     )  # fmt: skip
 
 
