@@ -9,8 +9,7 @@ from typing import Any
 from fedkin._version import __version__
 from fedkin.graph.picture import embedded, library, unpacking
 from fedkin.records.comparison import COUNTED
-from fedkin.records.files import read_json
-from fedkin.records.reading import FileSchema, checked
+from fedkin.records.reading import FileSchema, record_in
 from fedkin.report.html import NONE, file_text, render, small
 from fedkin.report.runs import RULE
 from fedkin.report.sections import RISK_HEADS, missing_tables, risk_rows, traffic_tables
@@ -234,5 +233,4 @@ def answer_in(places: Sequence[Path]) -> dict[str, Any] | None:
     paths = [place / ADVICE for place in dict.fromkeys(places) if (place / ADVICE).is_file()]
     if len(paths) != 1:
         return None
-    advice = checked(Advice, read_json(paths[0]), paths[0])
-    return {name: advice[name] for name in Advice.model_fields}
+    return record_in(paths[0], Advice).model_dump()
