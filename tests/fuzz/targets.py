@@ -193,7 +193,7 @@ def option(path: Path, folder: Path) -> None:
 
 def plan(path: Path, folder: Path) -> None:
     kept = read_json(path)
-    each(lambda: plan_choices(reading.PlanFile.model_validate(reading.checked(reading.PlanFile, kept, path))))
+    each(lambda: plan_choices(reading.checked(reading.PlanFile, kept, path)))
 
 
 def message(path: Path, folder: Path) -> None:

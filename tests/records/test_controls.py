@@ -105,7 +105,7 @@ def test_names_of_clients_do_not_matter() -> None:
 
 def test_of_one_seed_or_of_one_without_clients_there_is_no_interval() -> None:
     assert added({0: {}, 1: {"a": 0.1}}) is None
-    assert present(added({0: {"a": 0.1}})).word == "one seed"
+    assert present(added({0: {"a": 0.1}})).against() == "one seed"
 
 
 @pytest.mark.slow

@@ -391,9 +391,9 @@ class Budget:
             run = once + each * rounds
             self._after = 2 * run + _RECORDED * rounds * (each + once / every)
             total = (folds + 1) * tests + folds * rates * kinds * run + self._after
-            if total <= self.left or (folds, rates, share) == _LADDER[-1]:
-                return Plan(folds, Plan().rates[:rates], rounds)
-        raise AssertionError
+            if total <= self.left:
+                break
+        return Plan(folds, Plan().rates[:rates], rounds)
 
     def goes_on(self, rate: int) -> bool:
         """Whether there is time for this rate (its number, from 0), if it takes as long as the previous one.

@@ -182,13 +182,8 @@ class Added(NamedTuple):
     high: float | None
     seeds: int
 
-    @property
-    def word(self) -> str:
-        """The verdict of the interval: "better", "worse", "cannot be told apart", or "one seed"."""
-        return self.against(0.0)
-
-    def against(self, needed: float) -> str:
-        """The verdict, as in `word`, if the difference must lie above `needed`."""
+    def against(self, needed: float = 0.0) -> str:
+        """Whether the interval lies above `needed`: "better", "worse", "cannot be told apart", or "one seed"."""
         if self.low is None or self.high is None:
             return "one seed"
         return "better" if self.low > needed else "worse" if self.high < needed else "cannot be told apart"
@@ -201,7 +196,7 @@ def added(differences: Mapping[int, Mapping[str, float]], level: float = LEVEL) 
     counts once, by its clients' mean, and Student's interval is that of the seeds' means. None without clients.
 
     >>> found = added({0: {"a": 0.1, "b": 0.3}, 1: {"a": 0.2, "b": 0.2}, 2: {"a": 0.2, "b": 0.3}})
-    >>> round(found.value, 3), round(found.low, 3), round(found.high, 3), found.word
+    >>> round(found.value, 3), round(found.low, 3), round(found.high, 3), found.against()
     (0.217, 0.145, 0.288, 'better')
     """
     means = [

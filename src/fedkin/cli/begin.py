@@ -71,43 +71,43 @@ def init(
     if json and not look:
         raise ConfigError("--json goes with --look: init writes an experiment file")
     from fedkin.folders import write_new
-    from fedkin.running.init_experiment import DataOptions, first_experiment
+    from fedkin.running.init_experiment import first_experiment
 
-    columns = DataOptions(
-        target, client, time, group, kind, options.comma_list(leave_out), decimal, thousands,
-        options.comma_list(missing), dates,
+    given = options.given(
+        target=target, client=client, time=time, group=group, kind=kind, leave_out=options.comma_list(leave_out),
+        decimal=decimal, thousands=thousands, missing=options.comma_list(missing), dates=dates,
     )  # fmt: skip
     if look:
-        _look(data, columns, data_root, json)
+        _look(data, given, data_root, json)
         return
-    first = first_experiment(data, columns)
+    first = first_experiment(data, given)
     write_new(out, first.text.encode(), "name another file: --out")
     _print_findings(first.findings)
     say(*first.notes, f"wrote {out}; run it with: fedkin compare {out} --methods local,fedavg,kin --seeds 0,1,2")
 
 
-def _look(path: Path, columns: DataOptions, data_root: Path | None, json: bool) -> None:
+def _look(path: Path, given: DataOptions, data_root: Path | None, json: bool) -> None:
     """Print the clients of a table, of other data or of an experiment: sizes, targets, and what looks wrong."""
+    from fedkin.running.init_experiment import check_allowed, first_experiment, inspected_table, kind_of, table_source
+
     if path.suffix == ".toml":
         from fedkin.running.experiment import load
 
-        columns.only((), f"{path} is an experiment file, which says this in [data]")
+        check_allowed(given, (), f"{path} is an experiment file, which says this in [data]")
         _print_federation(load(path).federation(data_root if data_root is not None else Path("data")), json)
         return
-    from fedkin.running.init_experiment import first_experiment, inspected_table, kind_of, table_source
-
     if kind_of(path) not in ("csv", "parquet"):
-        first = first_experiment(path, columns)
+        first = first_experiment(path, given)
         assert first.federation is not None
         _print_federation(first.federation, json)
         if not json:
             _print_findings(first.findings)
         return
-    source = table_source(path, columns)
-    if columns.target is None:
-        _print_columns(source.rows(Path())[0], json)
+    source = table_source(path, given)
+    if "target" in given:
+        _print_inspection(inspected_table(source, path)[1], given["target"], json)
     else:
-        _print_inspection(inspected_table(source, path)[1], columns.target, json)
+        _print_columns(source.rows(Path())[0], json)
 
 
 def _print_findings(findings: Sequence[Finding], stderr: bool = False) -> None:
@@ -271,7 +271,10 @@ def advise(
     from fedkin.report import write_report
 
     limit = None if budget is None else Budget(budget, begun=begun)
-    experiment = _experiment(data, (target, client, time, group, kind, options.comma_list(leave_out)), changes, seed)
+    given = options.given(
+        target=target, client=client, time=time, group=group, kind=kind, leave_out=options.comma_list(leave_out)
+    )
+    experiment = _experiment(data, given, changes, seed)
     folder = out if out is not None else Path("runs") / f"advice-{experiment.name}"
     if folder.exists() and not folder.is_dir():
         raise RunError(f"--out {folder}: a file; name a folder")
@@ -299,17 +302,16 @@ def advise(
     )  # fmt: skip
 
 
-def _experiment(data: Path, options_given: tuple[Any, ...], changes: list[str], seed: int | None) -> Experiment:
+def _experiment(data: Path, given: DataOptions, changes: list[str], seed: int | None) -> Experiment:
     """Return the experiment in a file, or a first one for data with these options; raises ConfigError."""
     from fedkin.running.experiment import changed_experiment, load
-    from fedkin.running.init_experiment import DataOptions, first_experiment
+    from fedkin.running.init_experiment import check_allowed, first_experiment
 
-    columns = DataOptions(*options_given)
     more = [*changes, *([f"run.seed={seed}"] if seed is not None else [])]
     if data.suffix == ".toml":
-        columns.only((), f"{data} is an experiment file, which says this in [data]")
+        check_allowed(given, (), f"{data} is an experiment file, which says this in [data]")
         return load(data, more)
-    first = first_experiment(data, columns)
+    first = first_experiment(data, given)
     table = {**first.table, "training": {**first.table["training"], **_TRAINING}}
     _print_findings(first.findings, stderr=True)
     return changed_experiment(table, more, str(data))

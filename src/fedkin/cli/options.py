@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import typer
 
 # The kinds of `fedkin list`.
 KINDS = ("methods", "scenarios", "sources", "models", "metrics", "presets")
 
 
-def comma_list(names: str) -> tuple[str, ...]:
+def comma_list(names: str) -> list[str]:
     """Return the names between commas."""
-    return tuple(name for name in names.split(",") if name)
+    return [name for name in names.split(",") if name]
+
+
+def given(**options: Any) -> dict[str, Any]:
+    """Return the options that the user gave, by name."""
+    return {name: value for name, value in options.items() if value}
 
 
 EXPERIMENT = typer.Argument(None, help="Experiment file (TOML), or a preset's name; not needed with --resume.")

@@ -79,16 +79,14 @@ def _one(folder: Path) -> Checked:
             f"{each}; {reading.MEND}" for each in (*files.faults(folder, seal.files, rest), *_rows(folder, seal))
         ]
         return Checked(folder, tuple(problems), notes, "finished: there is nothing to go on with")
-    checkpoint, wrong = Checkpoints(folder).survey(all=True)
+    checkpoints = Checkpoints(folder)
+    checkpoint, wrong = checkpoints.survey(all=True)
     problems += [f"{each}; {_BACK if checkpoint else remedy}" for each in wrong.values()]
     if checkpoint is None:
         start = f"goes on from round 0, as no checkpoint was written yet: {_again(folder)}"
         where = "it cannot be resumed" if wrong else start
         return Checked(folder, tuple(problems), notes, f"not finished; {where}")
-    lost = files.faults(
-        folder, checkpoint.seal.files, (name for name in checkpoint.seal.files if name.startswith(("graphs", "feat")))
-    )
-    problems += [f"{each}; {_BACK}, or go on without it" for each in lost]
+    problems += [f"{each}; {_BACK}, or go on without it" for each in checkpoints.lost(checkpoint)]
     where = f"not finished; goes on from round {checkpoint.round}: {_again(folder)}"
     return Checked(folder, tuple(problems), _versions(checkpoint.seal), where)
 

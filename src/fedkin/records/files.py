@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from hashlib import blake2b, file_digest
 from io import BufferedIOBase
 from pathlib import Path
@@ -30,6 +30,7 @@ from fedkin.untrusted import cell, error_text, escaped, json_of, text_in, toml_o
 say = logging.getLogger("fedkin").warning
 # The largest sizes in bytes of a settings file and of a JSON file, far above any real one.
 SETTINGS_BYTES, JSON_BYTES = 1 << 20, 1 << 29
+_hash = partial(blake2b, digest_size=16)
 _PARTIAL = re.compile(r".+\.[0-9]+-[0-9a-f]{8}\.part")
 
 
@@ -98,10 +99,6 @@ def stamp_of(source: Path | bytes) -> Stamp:
 def _stamp(file: BufferedIOBase) -> Stamp:
     digest = file_digest(file, _hash).hexdigest()
     return Stamp(file.tell(), digest)
-
-
-def _hash(data: bytes = b"") -> Any:
-    return blake2b(data, digest_size=16)
 
 
 def leftovers(folder: Path) -> list[Path]:

@@ -34,7 +34,7 @@ from fedkin.learning.devices import Precision
 from fedkin.learning.models import Model
 from fedkin.learning.net import Net
 from fedkin.records import reading
-from fedkin.records.files import Stamp, faults, json_bytes, read_json, say, seal_of, write_bytes
+from fedkin.records.files import Stamp, faults, json_bytes, say, seal_of, write_bytes
 from fedkin.untrusted import error_text
 
 PLACE = "models"
@@ -122,7 +122,7 @@ class StoredModels(Mapping[str, Params]):
         self._check(INDEX)
         path = self.folder / INDEX
         try:
-            index = Index.model_validate(reading.checked(Index, read_json(path), path))
+            index = reading.record_in(path, Index)
         except DataError as error:
             raise RunError(f"{path}: {error_text(error)}; {reading.MEND}") from None
         if index.why:

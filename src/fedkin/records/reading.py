@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -14,6 +14,8 @@ from fedkin.records.files import JSON_BYTES, SETTINGS_BYTES, read_json
 from fedkin.records.metrics import metric_of
 from fedkin.tasks import Metric
 from fedkin.untrusted import error_text, escaped, json_of, parquet_in, text_in, toml_of
+
+M = TypeVar("M", bound=BaseModel)
 
 
 class FileSchema(BaseModel):
@@ -164,6 +166,7 @@ class Facts(FileSchema):
 
     task: _Task = _Task()
     clients: dict[str, _Client] = {}
+    fingerprint: str | None = None
 
 
 class PlanFile(FileSchema):
@@ -191,8 +194,7 @@ class PlanFile(FileSchema):
 
 def plan_in(folder: Path) -> PlanFile:
     """Read the plan file of a folder; raises RunError naming the file and the field."""
-    path = folder / "plan.json"
-    return PlanFile.model_validate(checked(PlanFile, read_json(path), path))
+    return record_in(folder / "plan.json", PlanFile)
 
 
 # Next to an experiment that `fedkin tune` wrote, and in a comparison of this experiment.
@@ -241,17 +243,21 @@ _KINDS: Mapping[str, Callable[[pa.DataType], bool]] = {
 }
 
 
-def checked(form: type[BaseModel], value: Any, where: str | Path) -> Any:
-    """Return `value` if it fits this schema; raises RunError naming the file and the first wrong field."""
+def checked(form: type[M], value: Any, where: str | Path) -> M:
+    """Return `value` as an object of this schema; raises RunError naming the file and the first wrong field."""
     try:
-        form.model_validate(value)
+        return form.model_validate(value)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
         got = "" if first["type"] == "missing" else f", got {escaped(repr(first['input']), 60)}"
         problem = first["msg"][:1].lower() + first["msg"][1:]
         raise RunError(f"{where}: {place + ': ' if place else ''}{problem}{got}; {MEND}") from None
-    return value
+
+
+def record_in(path: Path, form: type[M]) -> M:
+    """Read a JSON file of this schema; raises RunError naming the file and the first wrong field."""
+    return checked(form, read_json(path), path)
 
 
 def check_metric(row: Mapping[str, Any], metric: Metric, where: str | Path) -> None:
@@ -264,7 +270,8 @@ def check_metric(row: Mapping[str, Any], metric: Metric, where: str | Path) -> N
 
 def summary_in(path: Path) -> dict[str, Any]:
     """Read the summary of a run; raises RunError that names the file and the fault."""
-    summary: dict[str, Any] = checked(Summary, read_json(path), path)
+    summary: dict[str, Any] = read_json(path)
+    checked(Summary, summary, path)
     metric = metric_of(summary)
     check_metric(summary, metric, path)
     if summary[metric.name] is None:
@@ -278,8 +285,8 @@ def settings_in(path: Path) -> dict[str, Any]:
         table = toml_of(text_in(path, SETTINGS_BYTES))
     except (OSError, ValueError) as error:
         raise RunError(f"{path}: cannot be read as TOML ({error_text(error)}); {MEND}") from None
-    settings: dict[str, Any] = checked(ExperimentFile, table, path)
-    return settings
+    checked(ExperimentFile, table, path)
+    return table
 
 
 def lines_in(path: Path, form: type[FileSchema]) -> list[dict[str, Any]]:
@@ -296,7 +303,8 @@ def lines_in(path: Path, form: type[FileSchema]) -> list[dict[str, Any]]:
             row = json_of(line)
         except ValueError as error:
             raise RunError(f"{path}: line {number}: not readable as JSON ({error_text(error)})") from None
-        rows.append(checked(form, row, f"{path}: line {number}"))
+        checked(form, row, f"{path}: line {number}")
+        rows.append(row)
     return rows
 
 

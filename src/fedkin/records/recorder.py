@@ -164,10 +164,7 @@ class Records:
         if self.folder is None:
             return
         kept, now = self.folder / _FEDERATION, facts()
-        if (
-            kept.exists()
-            and reading.checked(reading.Facts, files.read_json(kept), kept).get("fingerprint") != now["fingerprint"]
-        ):
+        if kept.exists() and reading.record_in(kept, reading.Facts).fingerprint != now["fingerprint"]:
             raise RunError(
                 f"{kept}: the clients or their samples are not those that this run began with, or this file is not as "
                 "it was written; use another folder"
@@ -315,12 +312,15 @@ class Checkpoints:
         if wrong:
             files.say("%s", f"{next(iter(wrong.values()))}; going on from the checkpoint of round {checkpoint.round}")
             files.write_json(self.folder / NEWEST, checkpoint.round)
-        for lost in files.faults(
-            self.folder, checkpoint.seal.files, (n for n in checkpoint.seal.files if n.startswith(_RESULTS))
-        ):
+        for lost in self.lost(checkpoint):
             files.say("%s", f"{lost}; going on without it")
         self.keep({checkpoint.round, *(round for round in self._rounds() if round < checkpoint.round)})
         return checkpoint
+
+    def lost(self, checkpoint: Checkpoint) -> list[str]:
+        """Return the problems of results of single rounds, without which the run can be resumed."""
+        sealed = checkpoint.seal.files
+        return files.faults(self.folder, sealed, (name for name in sealed if name.startswith(_RESULTS)))
 
     def survey(self, all: bool = False) -> tuple[Checkpoint | None, dict[int, str]]:
         """Return the newest unchanged checkpoint, and what is wrong with newer ones, by round.

@@ -295,7 +295,8 @@ def read_run(folder: Path) -> Result:
     clients = reading.table_of(folder / "clients.parquet", client_schema(metric.name))
     _check_values(folder / "clients.parquet", clients, metric)
     facts = folder / "federation.json"
-    federation = reading.checked(reading.Facts, read_json(facts), facts) if facts.is_file() else {}
+    federation = read_json(facts) if facts.is_file() else {}
+    reading.checked(reading.Facts, federation, facts)
     unseen = sorted(
         id for id, facts_of_client in federation.get("clients", {}).items() if not facts_of_client.get("seen", True)
     )

@@ -13,7 +13,6 @@ from fedkin.analysis.intervals import added
 from fedkin.errors import RunError
 from fedkin.records import reading
 from fedkin.records.comparison import figures_of, mean_and_sd, unequal_conditions
-from fedkin.records.files import read_json
 from fedkin.records.metrics import privacy_sentence
 from fedkin.records.run import Result, find_runs, read_run, unfinished
 from fedkin.report import ranks
@@ -287,11 +286,11 @@ def _comparison(runs: Sequence[Result]) -> tuple[str, str] | None:
     folders = [(run.folder or Path()).resolve() for run in runs]
     homes = {folder.parent for folder in folders}
     home = homes.pop()
-    plan, experiment = home / "plan.json", home / "experiment.toml"
-    if homes or not plan.is_file() or not experiment.is_file():
+    experiment = home / "experiment.toml"
+    if homes or not (home / "plan.json").is_file() or not experiment.is_file():
         return None
-    planned = reading.checked(reading.PlanFile, read_json(plan), plan)
-    names, seeds = planned["methods"], [str(seed) for seed in planned["seeds"]]
+    planned = reading.plan_in(home)
+    names, seeds = planned.methods, [str(seed) for seed in planned.seeds]
     if {f"{name}-seed{seed}" for name in names for seed in seeds} != {folder.name for folder in folders}:
         return None
     reading.settings_in(experiment)

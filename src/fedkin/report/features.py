@@ -15,7 +15,7 @@ from fedkin.analysis.figures import separation
 from fedkin.errors import RunError
 from fedkin.graph import pca
 from fedkin.records.run import Result
-from fedkin.report.graphs import evenly, pack
+from fedkin.report.graphs import evenly, pack_matrix
 
 Points = npt.NDArray[np.float64]
 
@@ -137,10 +137,4 @@ def _heads(features: Features, place: Sequence[int], run: Result, most: int) -> 
         return str(facts.get("group")), sorted(facts.get("labels", {})), features.ids[row]
 
     order = sorted(range(count), key=key)
-    matrix = features.heads[np.ix_(order, order)]
-    apart = matrix[~np.eye(count, dtype=bool)]
-    low, high = float(apart.min()), float(apart.max())
-    scaled = np.clip((matrix - low) / (high - low), 0, 1) if high > low else np.ones_like(matrix)
-    return {
-        "clients": [place[row] for row in order], "low": low, "high": high, "matrix": pack(np.round(255 * scaled), "u1")
-    }  # fmt: skip
+    return {"clients": [place[row] for row in order], **pack_matrix(features.heads[np.ix_(order, order)], 1)}

@@ -92,6 +92,14 @@ def pack(values: npt.ArrayLike, kind: str) -> str:
     return base64.b64encode(np.ascontiguousarray(values, dtype=f"<{kind}").tobytes()).decode()
 
 
+def pack_matrix(matrix: Array, flat: int) -> dict[str, Any]:
+    """A matrix in steps of 1/255 of the range of its cells outside the diagonal; flat: each step if the range is 0."""
+    apart = matrix[~np.eye(len(matrix), dtype=bool)] if len(matrix) > 1 else matrix.ravel()
+    low, high = (float(apart.min()), float(apart.max())) if apart.size else (0.0, 0.0)
+    scaled = np.clip((matrix - low) / (high - low), 0, 1) if high > low else np.full_like(matrix, flat)
+    return {"low": low, "high": high, "matrix": pack(np.round(255 * scaled), "u1")}
+
+
 def pack_values(
     by_round: Mapping[int, Mapping[str, float]], ids: Sequence[str], most: int, share: bool = True
 ) -> dict[str, Any]:
@@ -265,18 +273,10 @@ def _frame(
 
 
 def _matrix(weights: Array, side: int) -> dict[str, Any]:
-    """Weights in steps of 1/255 of the range between different clients; averaged over neighbours if there are many."""
+    """The page's data of a matrix of weights; averaged over neighbours if there are many."""
     matrix, starts = blocks(weights, side)
-    apart = matrix[~np.eye(len(matrix), dtype=bool)] if len(matrix) > 1 else matrix.ravel()
-    low, high = (float(apart.min()), float(apart.max())) if apart.size else (0.0, 0.0)
-    scaled = np.clip((matrix - low) / (high - low), 0, 1) if high > low else np.zeros_like(matrix)
-    return {
-        "side": len(matrix),
-        "starts": starts.tolist() if len(matrix) < len(weights) else None,
-        "low": low,
-        "high": high,
-        "matrix": pack(np.round(255 * scaled), "u1"),
-    }
+    first_rows = starts.tolist() if len(matrix) < len(weights) else None
+    return {"side": len(matrix), "starts": first_rows, **pack_matrix(matrix, 0)}
 
 
 def _history(

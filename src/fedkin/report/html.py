@@ -22,10 +22,10 @@ def _environment() -> Environment:
 
 def render(template: str, **values: Any) -> str:
     """Return a page from a template in this folder, with the style sheet as `css`."""
-    return _environment().get_template(template).render(css=part("page.css"), **values)
+    return _environment().get_template(template).render(css=file_text("page.css"), **values)
 
 
-def part(name: str) -> str:
+def file_text(name: str) -> str:
     """Return a file in this folder as text."""
     return files("fedkin.report").joinpath(name).read_text(encoding="utf-8")
 

@@ -9,9 +9,8 @@ from typing import Any
 from fedkin._version import __version__
 from fedkin.graph.picture import embedded, library, unpacking
 from fedkin.records.comparison import COUNTED
-from fedkin.records.files import read_json
-from fedkin.records.reading import FileSchema, checked
-from fedkin.report.html import NONE, part, render, small
+from fedkin.records.reading import FileSchema, record_in
+from fedkin.report.html import NONE, file_text, render, small
 from fedkin.report.runs import RULE
 from fedkin.report.sections import RISK_HEADS, missing_tables, risk_rows, traffic_tables
 from fedkin.report.units import megabytes, number_range
@@ -41,7 +40,7 @@ def page(data: Data, answer: dict[str, Any] | None = None) -> str:
         missing=missing_tables(data["missing"], titles), facts=list({**again["versions"], **again["machine"]}.items()),
         runs_heads=("method", *keys[1:]), runs_rows=[[_text(run[key]) for key in keys] for run in again["runs"]],
         runs="1 run" if len(runs) == 1 else f"{len(runs)} runs", embedded=embedded(data), plotly=library(),
-        unpack=unpacking(), script="\n".join(map(part, _SCRIPTS)),
+        unpack=unpacking(), script="\n".join(map(file_text, _SCRIPTS)),
     )  # fmt: skip
 
 
@@ -234,5 +233,4 @@ def answer_in(places: Sequence[Path]) -> dict[str, Any] | None:
     paths = [place / ADVICE for place in dict.fromkeys(places) if (place / ADVICE).is_file()]
     if len(paths) != 1:
         return None
-    advice = checked(Advice, read_json(paths[0]), paths[0])
-    return {name: advice[name] for name in Advice.model_fields}
+    return record_in(paths[0], Advice).model_dump()

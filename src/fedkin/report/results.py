@@ -19,6 +19,7 @@ from fedkin.methods import METHODS
 from fedkin.records.comparison import added_by_exchange, differences
 from fedkin.records.controls import CONTROLS, split_control
 from fedkin.records.files import csv_text
+from fedkin.report.html import file_text
 from fedkin.report.units import megabytes
 from fedkin.running.experiment import load
 from fedkin.running.grid import words
@@ -41,32 +42,6 @@ _UNJUDGED = "not judged"
 _COUNTED = (*_WORDS.values(), _UNJUDGED)
 _LEGEND = "[how to read it](index.md#how-to-read-a-page)"
 _INTERVAL = re.compile(r"([+-]?[\d.]+)(| \w+) \(([+-]?[\d.]+)\2 to ([+-]?[\d.]+)\2\)")
-_READING = """Rows and columns:
-
-- A figure is the metric that the page names: the mean over clients, then over seeds, ± half its 95 % interval over
-  seeds.
-- *gain*: over Local. *adds*: what exchange adds, that is, the row minus its control without exchange (@self).
-- Differences of accuracies are in points.
-- @one, @random, @oracle: the controls with one group, with random partners, and with the planted groups.
-- The row flt-same finds groups by fedkin's own tests ([flt-same](../methods/flt-same.md)). Only
-  [flt-mnist](flt-mnist.md) has the paper's FLT, with a pretrained encoder and UMAP.
-
-*Tuned*: every row has the same number of candidates. The first candidate has the preset's settings. The others have
-other learning rates, and other values of the settings that the method declares. Each candidate runs at full length. The
-best is chosen on held-out training data: a fifth of each client's samples (samples:0.2), or a quarter of the clients
-(clients:0.25). Controls have their method's settings. A star (*): the tuning chose the smallest or largest value that
-it tried, so another value may be better.
-
-A claim's figure says how much better its first row is, ± half the 95 % interval over seeds. If the claim is about one
-row, it is that row's figure.
-
-- *holds*: the interval lies above 0, or above what is needed.
-- *does not hold*: the interval lies below 0, or below what is needed.
-- *open*: the interval contains 0, or what is needed, so the runs do not decide.
-- *not judged*: the runs have less than half of the paper's rounds. What is sent is judged at any length.
-- *ours*: claims of our own, which the page of the table has.
-
-One interval in twenty misses the truth by chance."""
 
 
 # -- the two CSV files ------------------------------------------------------------------------------------------------
@@ -545,7 +520,7 @@ def index(tables: Mapping[str, PaperTable], claims: Mapping[str, str]) -> str:
         if part in untested:
             lines += ["Not tested:", ""]
             lines += [f"- {'; '.join(texts)}: {why}." for why, texts in untested[part].items()] + [""]
-    return "\n".join([*lines, "## How to read a page", "", _READING, ""])
+    return "\n".join([*lines, "## How to read a page", "", file_text("how_to_read.md")])
 
 
 def _length(rows: Sequence[Cells]) -> str:

@@ -115,10 +115,12 @@ def comparison(rows: Sequence[Mapping[str, Any]]) -> Group:
     title = f"test {metric.title} over clients, {over_seeds}"
     methods = [row["method"] for row in rows]
     parts = _split_columns(shown, max(map(len, methods)))
-    return Group(*(
-        _table(methods, part, title if part is parts[0] else None, "; ".join(legend) if part is parts[-1] else None)
-        for part in parts
-    ))  # fmt: skip
+    tables = [_titled_table(None, None, ["method", *part]) for part in parts]
+    for table, part in zip(tables, parts, strict=True):
+        for cells in zip(methods, *part.values(), strict=True):
+            table.add_row(*cells)
+    tables[0].title, tables[-1].caption = title, "; ".join(legend)
+    return Group(*tables)
 
 
 def _split_columns(columns: Mapping[str, list[str]], first: int) -> list[dict[str, list[str]]]:
@@ -133,13 +135,6 @@ def _split_columns(columns: Mapping[str, list[str]], first: int) -> list[dict[st
         parts[-1][head] = cells
         left -= wide
     return parts
-
-
-def _table(names: Sequence[str], columns: Mapping[str, list[str]], title: str | None, caption: str | None) -> Table:
-    table = _titled_table(title, caption, ["method", *columns])
-    for cells in zip(names, *columns.values(), strict=True):
-        table.add_row(*cells)
-    return table
 
 
 def _titled_table(title: str | None, caption: str | None, heads: Sequence[str]) -> Table:

@@ -16,7 +16,6 @@ from fedkin.graph import Evidence, Graph
 from fedkin.graph.record import MEANINGS, SHARING, Node, own_part, p_text
 from fedkin.records import reading
 from fedkin.records.comparison import Gains
-from fedkin.records.files import read_json
 from fedkin.records.run import Result
 from fedkin.report.runs import ReportRun
 from fedkin.report.units import plural
@@ -234,9 +233,7 @@ def _validation(runs: Sequence[Result], candidates: Sequence[str]) -> reading.Va
 def validation_in(folder: Path) -> reading.Validation | None:
     """The results of a tuning, stored in this folder; None if there is no such file. Raises RunError."""
     path = folder / reading.VALIDATION
-    if not path.is_file():
-        return None
-    return reading.Validation(**reading.checked(reading.Validation, read_json(path), path))
+    return reading.record_in(path, reading.Validation) if path.is_file() else None
 
 
 def _validation_text(validation: reading.Validation) -> str:

@@ -49,26 +49,19 @@ def read_lines(path: Path) -> list[Line]:
     """Return the runs in a file, which may be a .gz; an empty list if there is no file. Raises RunError."""
     if not path.exists():
         return []
-    data = path.read_bytes()
+    data, lines, where = path.read_bytes(), list[Line](), str(path)
     try:
         text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
+        for number, content in enumerate(text.splitlines(), 1):
+            where = f"{path}, line {number}"
+            line = json_of(content)
+            if not isinstance(line, dict) or not line.keys() >= _NEEDED:
+                raise ValueError(f"expected a run with {', '.join(sorted(_NEEDED))}")
+            lines.append(line)
     except (OSError, EOFError, zlib.error, ValueError) as error:
-        raise _damaged(str(path), error_text(error)) from None
-    return [_line_of(content, f"{path}, line {number}") for number, content in enumerate(text.splitlines(), 1)]
-
-
-def _line_of(text: str, where: str) -> Line:
-    try:
-        line = json_of(text)
-    except ValueError as error:
-        raise _damaged(where, error_text(error)) from None
-    if not isinstance(line, dict) or not line.keys() >= _NEEDED:
-        raise _damaged(where, f"expected a run with {', '.join(sorted(_NEEDED))}")
-    return line
-
-
-def _damaged(where: str, why: str) -> RunError:
-    return RunError(f"{where}: is damaged ({why}); delete it, and run fedkin bench METHOD --store again")
+        again = "delete it, and run fedkin bench METHOD --store again"
+        raise RunError(f"{where}: is damaged ({error_text(error)}); {again}") from None
+    return lines
 
 
 def points(federation: Federation, result: Result) -> dict[str, float | None]:

@@ -521,7 +521,7 @@ def _checked(table: Mapping[str, Any], program_sections: Sequence[str]) -> tuple
         if section in program_sections or section in misspelt or section in ("own", "methods"):
             continue
         try:
-            parts[section] = _part(table, section)
+            parts[section] = part_of(table, section)
         except ConfigError as error:
             wrong += error.args
     return parts, wrong
@@ -561,7 +561,7 @@ _PLAIN: Mapping[str, type[Settings]] = {
 }  # fmt: skip
 
 
-def _part(table: Mapping[str, Any], section: str) -> Any:
+def part_of(table: Mapping[str, Any], section: str) -> Any:
     """Return the name, or the settings, source, scenario, model or method of a section."""
     if section == "name":
         name = table.get("name")

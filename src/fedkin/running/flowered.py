@@ -20,22 +20,9 @@ from fedkin.running.loop import Watcher
 from fedkin.running.networked import serve, settings_of
 
 _PACKAGE = "fedkin_app"
+_TEMPLATES = Path(__file__).parent / "templates"
 # Seconds for which a client may delay its answer while it works: each additional message costs seconds.
 _HOLD = 300.0
-_SERVER = '''"""The server of this experiment: Flower runs it beside the SuperLink."""
-
-from pathlib import Path
-
-from fedkin.cli.flower import server_app
-
-app = server_app(Path(__file__).with_name("experiment.toml"))
-'''
-_CLIENT = '''"""What Flower runs on a node for each message: it asks `fedkin flower node`."""
-
-from fedkin.network.flower.client_app import client_app
-
-app = client_app()
-'''
 
 
 def write_app(folder: Path, experiment: Path, out: Path, data_root: Path | None) -> None:
@@ -54,8 +41,8 @@ def write_app(folder: Path, experiment: Path, out: Path, data_root: Path | None)
     files = {
         folder / "pyproject.toml": tomli_w.dumps(_project(loaded, out.absolute(), root)),
         package / "__init__.py": "",
-        package / "server_app.py": _SERVER,
-        package / "client_app.py": _CLIENT,
+        package / "server_app.py": (_TEMPLATES / "flower_server.txt").read_text(encoding="utf-8"),
+        package / "client_app.py": (_TEMPLATES / "flower_client.txt").read_text(encoding="utf-8"),
         package / "experiment.toml": tomli_w.dumps(read_table(experiment)),
     }
     for path, text in files.items():

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import tomli_w
@@ -45,31 +45,15 @@ _CSV = ("decimal", "thousands", "missing", "dates")
 _SCALED = "mean and std are those of all clients' training samples."
 
 
-@dataclass(frozen=True)
-class DataOptions:
-    """What the user says about the data; which options are needed or allowed depends on the kind of data."""
+# What the user says about the data: target, client, time, group, kind, leave_out, and the settings of CSV files.
+DataOptions = Mapping[str, Any]
 
-    target: str | None = None
-    client: str | None = None
-    time: str | None = None
-    group: str | None = None
-    kind: str | None = None
-    leave_out: tuple[str, ...] = ()
-    decimal: str | None = None
-    thousands: str | None = None
-    missing: tuple[str, ...] = ()
-    dates: str | None = None
 
-    def set_options(self) -> dict[str, Any]:
-        """The options that the user gave, by name."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items() if value}
-
-    def only(self, names: Collection[str], instead: str) -> None:
-        """Raise ConfigError if any other option than these was given."""
-        for name in self.set_options():
-            if name not in names:
-                raise ConfigError(f"--{name.replace('_', '-')}: not for these data; {instead}")
+def check_allowed(given: DataOptions, names: Collection[str], instead: str) -> None:
+    """Raise ConfigError if any other option than these was given."""
+    for name in given:
+        if name not in names:
+            raise ConfigError(f"--{name.replace('_', '-')}: not for these data; {instead}")
 
 
 @dataclass(frozen=True)
@@ -120,29 +104,30 @@ def _holds_images(data: Path, pattern: str) -> bool:
     return data.is_dir() and any(path.suffix.lower() in ENDINGS for path in data.glob(pattern))
 
 
-def first_experiment(data: Path, options: DataOptions) -> FirstExperiment:
+def first_experiment(data: Path, given: DataOptions) -> FirstExperiment:
     """Return a first experiment on these data, ready to run.
 
     Raises ConfigError for options that do not fit the data or are missing, and DataError for data that cannot be read.
     """
     kind = kind_of(data)
     if kind in ("csv", "parquet"):
-        return _of_table(data, options)
+        return _of_table(data, given)
     notes: Sequence[str] = ()
     path = data.absolute()
     if kind == "npz":
-        options.only(
-            ("kind",), "a .npz file says this in its arrays x, y and, if you have them, client, group and split"
+        check_allowed(
+            given, ("kind",), "a .npz file says this in its arrays x, y and, if you have them, client, group and split"
         )
-        settings, dataset = of_arrays(path, options.kind)
+        settings, dataset = of_arrays(path, given.get("kind"))
         notes = [_SCALED] if "mean" in settings else []
     elif kind == "folder":
-        options.only((), "a folder of images is CLIENT/CLASS/*.png, and needs nothing else")
+        check_allowed(given, (), "a folder of images is CLIENT/CLASS/*.png, and needs nothing else")
         settings, dataset = of_images(path)
         notes = [_FOLDERS]
     else:
-        options.only(("target", "client", "group", "kind", "leave_out"), "a saved dataset has splits of its own")
-        settings, dataset = of_saved(path, options.set_options())
+        known = ("target", "client", "group", "kind", "leave_out")
+        check_allowed(given, known, "a saved dataset has splits of its own")
+        settings, dataset = of_saved(path, dict(given))
     return _of_dataset(_name_of(data), settings, dataset, notes)
 
 
@@ -168,17 +153,13 @@ def _table(
 # -- tables --------------------------------------------------------------------------------------------------------
 
 
-def table_source(data: Path, options: DataOptions) -> TableSource:
+def table_source(data: Path, given: DataOptions) -> TableSource:
     """The source that reads this table."""
     kind = kind_of(data)
     if kind == "parquet":
-        options.only(
-            {each.name for each in fields(DataOptions)} - set(_CSV), "a Parquet file has numbers and dates of its own"
-        )
-    settings = {"target": "", **options.set_options(), "path": str(data.absolute())}
-    source: Any = parse(SOURCES[kind], settings, "data")
-    typed_source: TableSource = source
-    return typed_source
+        check_allowed(given, given.keys() - set(_CSV), "a Parquet file has numbers and dates of its own")
+    settings = {"target": "", **given, "path": str(data.absolute())}
+    return cast("TableSource", parse(SOURCES[kind], settings, "data"))
 
 
 def inspected_table(source: TableSource, data: Path) -> tuple[Reading, Inspection]:
@@ -188,9 +169,9 @@ def inspected_table(source: TableSource, data: Path) -> tuple[Reading, Inspectio
     return reading, inspected(table, reading, str(data))
 
 
-def _of_table(data: Path, options: DataOptions) -> FirstExperiment:
-    source = table_source(data, options)
-    if options.target is None:
+def _of_table(data: Path, given: DataOptions) -> FirstExperiment:
+    source = table_source(data, given)
+    if "target" not in given:
         rows: pa.Table = source.rows(Path())[0]
         raise ConfigError(f"--target: name the column to predict; {data} has {first_few(rows.column_names, 40)}")
     whole, inspection = inspected_table(source, data)
@@ -207,7 +188,7 @@ def _of_table(data: Path, options: DataOptions) -> FirstExperiment:
             "client": source.client, "time": reading.time, "group": reading.group,
             "kind": inspection.encoded.target.kind, "leave_out": list(reading.leave_out) or None,
             "categories": coded or None,
-            **{name: value for name, value in options.set_options().items() if name in _CSV}}  # fmt: skip
+            **{name: value for name, value in given.items() if name in _CSV}}  # fmt: skip
     sizes = sorted(one.train for one in inspection.clients)
     table = _table(
         _name_of(data), settings, {"name": "natural"}, {"name": "mlp", "hidden": [32]}, sizes[len(sizes) // 2]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,6 @@ from fedkin.data.own import OwnTable
 from fedkin.data.sources.folder import Folder
 from fedkin.data.sources.tables import TableSource
 from fedkin.data.tables import CsvFormat
-from fedkin.engines import Faults, Privacy
 from fedkin.engines.client_list import Entry, Roster
 from fedkin.engines.ledger import Ledger
 from fedkin.engines.setup import Setup
@@ -25,9 +24,6 @@ from fedkin.federation import Client, Federation
 from fedkin.federation.summaries import ColumnTypes, SharedEncoding
 from fedkin.flow import Params, PeerMethod
 from fedkin.learning.metrics import MEASURES
-from fedkin.learning.models import MODELS, Model
-from fedkin.learning.training import Training
-from fedkin.methods import METHODS
 from fedkin.methods.given import Given
 from fedkin.network.agreement import Agreement, difference, setup_and_agreement
 from fedkin.network.consent import disclosure, disclosure_with_table, largest_message
@@ -44,10 +40,10 @@ from fedkin.records.files import SEAL, read_json, write_json, write_seal
 from fedkin.records.models import ModelContext, digest_of, keep_models
 from fedkin.records.recorder import Checkpoints
 from fedkin.records.run import Result
-from fedkin.running.experiment import Experiment, RunSettings, nets_for, public_from, without_none
+from fedkin.running.experiment import Experiment, nets_for, part_of, public_from, without_none
 from fedkin.running.loop import Watcher, execute, finished
 from fedkin.running.plugins import add_installed, files_of, stages_of
-from fedkin.settings import choose, parse
+from fedkin.settings import parse
 from fedkin.tasks import Task
 from fedkin.untrusted import error_text, toml_of
 
@@ -171,32 +167,23 @@ def _check_reread(experiment: Experiment) -> None:
         raise ConfigError(f"network.reread: {why}")
 
 
-def _model_in(table: Mapping[str, Any]) -> Model:
-    return parse(choose(MODELS, table["model"].get("name"), "model.name"), table["model"], "model")
-
-
 def setup_of(text: str, task: Task) -> Setup:
     """Return the setup from a text of `settings_of`; raises ConfigError for other texts."""
     add_installed()
     try:
         table = toml_of(text)
-        method = dict(table["method"])
-        named = choose(METHODS, method.pop("name", None), "method.name")
-        run = parse(RunSettings, table["run"], "run")
-        training = parse(Training, table["training"], "training")
-        faults = parse(Faults, table["faults"], "faults")
-        privacy = parse(Privacy, table.get("privacy", {}), "privacy")
-        chosen = _model_in(table)
-        chosen_method = parse(named, method, "method")
+        parts = {section: part_of(table, section) for section in (*_SECTIONS, "run")}
         names = [str(name) for name in table.get("names", ())]
-    except (KeyError, TypeError, ValueError):
+    except (TypeError, ValueError):
         raise ConfigError("the settings of the federation are not readable") from None
+    run = parts["run"]
     roster = Roster(dict.fromkeys(names, Entry(True, 1, 0, None)), task)
-    net, nets = nets_for(chosen, roster, run.seed, run.torch_dtype, run.precision)
+    net, nets = nets_for(parts["model"], roster, run.seed, run.torch_dtype, run.precision)
     measures = tuple(MEASURES[name] for name in run.metrics)
     return Setup(
-        chosen_method, task, net, training, run.seed, run, nets, faults=faults, privacy=privacy, measures=measures
-    )
+        parts["method"], task, net, parts["training"], run.seed, run, nets, faults=parts["faults"],
+        privacy=parts["privacy"], measures=measures,
+    )  # fmt: skip
 
 
 def take_home(
@@ -225,7 +212,7 @@ def _context_of(settings: str, setup: Setup, client: Client, shared: SharedEncod
     table, alone = toml_of(settings), Federation([client], setup.task)
     if shared is not None:
         alone.encoding, alone.target = shared.encoding, shared.target
-    return ModelContext.of(setup, alone, _model_in(table), map(str, table.get("names", ())))
+    return ModelContext.of(setup, alone, part_of(table, "model"), map(str, table.get("names", ())))
 
 
 def serve(
