@@ -13,7 +13,7 @@ import tomli_w
 import fedkin
 from fedkin.errors import ConfigError, RunError
 from fedkin.graph import Graph
-from fedkin.methods.blocks.stages import ControlledGraph
+from fedkin.methods.blocks.stage_settings import ControlledGraph
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.fedprox import FedProx
 from fedkin.records.comparison import comparison_rows, csv_row

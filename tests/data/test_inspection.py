@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from fedkin.data.inspection import Inspection, inspect, without
-from fedkin.federation.table import Reading, as_table
+from fedkin.federation.table_encoding import Reading, as_table
 
 READING = Reading(target="died", client="site", time="day")
 

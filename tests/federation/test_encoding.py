@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedkin.errors import DataError
-from fedkin.federation.table import Encoding, Profile, kinds_of, numbers, profile
+from fedkin.federation.table_encoding import Encoding, Profile, kinds_of, numbers, profile
 
 
 def table(rows: int, seed: int) -> pa.Table:

@@ -16,7 +16,7 @@ import fedkin
 from fedkin.errors import ConfigError
 from fedkin.federation import Client, Federation, Samples, Scale, Task
 from fedkin.learning import Net, Training
-from fedkin.learning.devices import CPU, Precision, _has_bf16, alone, check_precision, seeded
+from fedkin.learning.devices import CPU, Precision, _has_bf16, check_precision, rng_lock, seeded
 from fedkin.learning.losses import CrossEntropy
 from fedkin.learning.sgd import fit, infer
 from fedkin.network.agreement import Agreement, difference, setup_and_agreement
@@ -264,9 +264,9 @@ def is_mine() -> bool:
     got = list[bool]()
 
     def other() -> None:
-        got.append(alone.acquire(blocking=False))
+        got.append(rng_lock.acquire(blocking=False))
         if got[0]:
-            alone.release()
+            rng_lock.release()
 
     thread = Thread(target=other)
     thread.start()

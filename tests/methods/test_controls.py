@@ -14,7 +14,7 @@ from fedkin.engines import LocalEngine, RecordingObserver
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation
 from fedkin.graph import ari, oracle
-from fedkin.methods.blocks.stages import ControlledGraph
+from fedkin.methods.blocks.stage_settings import ControlledGraph
 from fedkin.methods.fedu import FedU
 from fedkin.methods.flt_same import FltSame
 from fedkin.methods.sfmtl_graph import SfmtlGraph

@@ -199,7 +199,7 @@ def test_what_needs_all_distances_is_refused_for_very_many_clients(
     method: Taskonomy, match: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     method.check(grouped())
-    monkeypatch.setattr("fedkin.methods.blocks.stages.LARGEST", 11)
+    monkeypatch.setattr("fedkin.methods.blocks.stage_settings.LARGEST", 11)
     with pytest.raises(ConfigError, match=match):
         method.check(grouped())
 
@@ -209,7 +209,7 @@ def test_what_needs_all_distances_is_refused_for_very_many_clients(
 def test_of_very_many_clients_some_make_the_groups_and_the_others_join_them(
     method: Taskonomy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedkin.methods.blocks.stages.LARGEST", 12)
+    monkeypatch.setattr("fedkin.methods.blocks.stage_settings.LARGEST", 12)
     federation = grouped(36)
     engine, again = (after(method, 2, federation)[0] for _ in range(2))
     assert engine.server.state["founders"] == 12

@@ -18,7 +18,7 @@ from support import after
 
 @pytest.fixture(autouse=True)
 def low(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedkin.methods.blocks.stages.LARGEST", 8)
+    monkeypatch.setattr("fedkin.methods.blocks.stage_settings.LARGEST", 8)
 
 
 def vectors(n: int, seed: int = 0) -> tuple[list[Any], Any]:

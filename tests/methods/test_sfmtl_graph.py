@@ -301,7 +301,7 @@ def test_a_dropped_client_keeps_its_body_and_is_in_no_mean(share: str) -> None:
 # -- SFMTL-Graph with more clients than a matrix of all pairs is made for, on few clients with a low limit ---
 
 
-LARGEST = "fedkin.methods.blocks.stages.LARGEST"
+LARGEST = "fedkin.methods.blocks.stage_settings.LARGEST"
 
 
 def in_groups(clients: int, seed: int = 0, classes: int = 4) -> Federation:

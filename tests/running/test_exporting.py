@@ -25,7 +25,7 @@ from fedkin.cli import app
 from fedkin.data.sources.tables import Csv
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation
-from fedkin.federation.table import Encoding, as_table, profile
+from fedkin.federation.table_encoding import Encoding, as_table, profile
 from fedkin.running import exported
 from fedkin.running.export import columns_of, export_model
 from support import module_at

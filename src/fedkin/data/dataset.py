@@ -14,7 +14,7 @@ from fedkin.errors import ConfigError, DataError
 from fedkin.federation import Samples, Scale, Task
 
 if TYPE_CHECKING:
-    from fedkin.federation.table import Encoding, Target
+    from fedkin.federation.table_encoding import Encoding, Target
 
 Split = Literal["train", "test"]
 SPLITS: tuple[Split, Split] = ("train", "test")

@@ -16,7 +16,7 @@ from fedkin.data.sources.folder import Folder, size_of
 from fedkin.data.sources.hub import Hub
 from fedkin.data.sources.npz import read_arrays
 from fedkin.errors import ConfigError, DataError, first_few
-from fedkin.federation.table import CLASSES
+from fedkin.federation.table_encoding import CLASSES
 from fedkin.settings import parse
 
 # (settings of the source, the data set that it reads with them)

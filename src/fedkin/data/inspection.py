@@ -12,9 +12,9 @@ import numpy.typing as npt
 import pyarrow as pa
 from scipy import stats
 
-from fedkin.data.sources.tables import unnamed_codes, without_inputs
-from fedkin.data.tables import column_notes, is_number_like
-from fedkin.federation.table import Encoded, Reading, codes, encoded, numbers, texts
+from fedkin.data.sources.tables import all_rare_columns, unnamed_codes
+from fedkin.data.table_files import column_notes, is_number_like
+from fedkin.federation.table_encoding import Encoded, Reading, codes, encoded, numbers, texts
 
 Kind = Literal[
     "id", "constant", "text", "missing", "leak", "duplicates", "few", "drift", "skew", "scale", "codes", "rare",
@@ -114,12 +114,12 @@ class _Column(NamedTuple):
 
 
 def inspect(table: pa.Table, reading: Reading, where: str = "frame") -> Inspection:
-    """Facts and findings of a table. Raises DataError as `fedkin.federation.table.encoded` does."""
+    """Facts and findings of a table. Raises DataError as `fedkin.federation.table_encoding.encoded` does."""
     arrays = encoded(table, reading, where)
     inputs = [_Column.of(table, name, kind) for name, kind in arrays.encoding.kinds.items()]
     findings = [finding for column in inputs for finding in _column_findings(table, column)]
     named = {name for finding in findings if finding.kind in (*_USELESS, "text") for name in finding.about}
-    rare = without_inputs(table, arrays.encoding, reading.least).items()
+    rare = all_rare_columns(table, arrays.encoding, reading.least).items()
     findings += [Finding("text", text, (name,)) for name, text in rare if name not in named]
     useless = {name for finding in findings if finding.kind in _USELESS for name in finding.about}
     useful = [column for column in inputs if column.name not in useless]

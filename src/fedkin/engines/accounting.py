@@ -16,7 +16,7 @@ from torch.utils.flop_counter import flop_registry
 
 from fedkin.engines.executors.jobs import FitJob, InferJob, Modules, samples_of
 from fedkin.flow import Fitted
-from fedkin.learning.devices import alone, arranged, seeded
+from fedkin.learning.devices import arranged, rng_lock, seeded
 from fedkin.learning.frozen import trunk_of
 from fedkin.learning.losses import Batch
 from fedkin.learning.net import Net
@@ -67,7 +67,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def counting() -> Iterator[_Counter]:
     """Count the operations in this context in `total`; fused layers, which torch cannot count, are decomposed."""
     # All threads share this setting: if two counted at the same time, one would restore it to "off".
-    with alone:
+    with rng_lock:
         before = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)
         try:

@@ -45,8 +45,8 @@ class Ledger:
     """All releases of one participant, of every run.
 
     folder: where the ledger is stored; None: a temporary folder, which is removed with this object.
-    beside: names of what is sent without protection before a run begins. limit: the owner's own limit of epsilon over
-    all runs in this folder; nothing is released above it; None: no limit.
+    sent_unprotected: names of what is sent without protection before a run begins. limit: the owner's own limit of
+    epsilon over all runs in this folder; nothing is released above it; None: no limit.
     Raises RunError for a damaged file, because then nobody knows how much was released.
     """
 
@@ -57,7 +57,7 @@ class Ledger:
         self.folder, self.limit = folder, limit
         made_private(self.folder, "what was released")
         self.lines = list(self._read(self.folder / _FILE))
-        self.beside: list[str] = []
+        self.sent_unprotected: list[str] = []
 
     def page(self, run: str, privacy: Privacy, consented: int | None = None) -> Page:
         """Return the page of one run; raises ConfigError if the owner has set a limit and the run adds no noise."""

@@ -28,8 +28,8 @@ from fedkin.forms import Weights
 from fedkin.learning.private import Private
 
 
-class Occasion(NamedTuple):
-    """When a client sends or trains something: its request, and the client's release record, which is updated."""
+class ReleaseContext(NamedTuple):
+    """What a release belongs to: client, round, phase and request; and the client's record, which is updated."""
 
     id: str
     round: int
@@ -69,7 +69,7 @@ class Releases:
             )
         self.source = no_noise if source is None else source
 
-    def admit(self, occasion: Occasion) -> None:
+    def admit(self, occasion: ReleaseContext) -> None:
         """Check before any work: raise RunError if a phase's reply cannot be protected, Spent if it exceeds the budget.
 
         A reply that was released before is sent again, and costs nothing.
@@ -88,7 +88,7 @@ class Releases:
         if protected and all(protected) and not again:
             self._within(occasion.record, 1)
 
-    def train(self, occasion: Occasion, fit: Fit, samples: Samples) -> Private:
+    def train(self, occasion: ReleaseContext, fit: Fit, samples: Samples) -> Private:
         """Return the privacy of a client's fit, and count the fit in the release record.
 
         Raises Spent if the client has made all the fits that `privacy.sample_epsilon` allows, and RunError for a fit
@@ -124,7 +124,7 @@ class Releases:
             self.store.train(at, private)
         return private
 
-    def reply(self, occasion: Occasion, reply: Message) -> Message:
+    def reply(self, occasion: ReleaseContext, reply: Message) -> Message:
         """Return a client's reply as it leaves the client, and count it in the release record.
 
         Raises Spent if the reply would cost more than the budget allows.
@@ -135,7 +135,7 @@ class Releases:
         self._add_known(occasion, {name: params for name, params in sent_models.items() if name not in declared})
         return sent
 
-    def shared(self, occasion: Occasion, messages: Mapping[str, Message]) -> dict[str, Message]:
+    def shared(self, occasion: ReleaseContext, messages: Mapping[str, Message]) -> dict[str, Message]:
         """Return a peer's messages by receiver as they leave the peer, and count them in the release record.
 
         Fields that several messages share are one release, with the same noise.
@@ -154,11 +154,11 @@ class Releases:
         self._add_known(occasion, known)
         return sent
 
-    def _add_known(self, occasion: Occasion, known: Mapping[str, Any]) -> None:
+    def _add_known(self, occasion: ReleaseContext, known: Mapping[str, Any]) -> None:
         if known:
             occasion.record["known"] = {**occasion.record.get("known", {}), **known}
 
-    def _parts(self, occasion: Occasion, message: Message) -> list[Part]:
+    def _parts(self, occasion: ReleaseContext, message: Message) -> list[Part]:
         """Return the protected parts of a message; parameters have the base from which they are measured."""
         phase, known = occasion.phase, occasion.record.get("known", {})
         parts, received = [], self._models_in(occasion)
@@ -179,7 +179,7 @@ class Releases:
             parts.append(Part(name, form, message[name], base))
         return parts
 
-    def _models_in(self, occasion: Occasion) -> dict[str, Params]:
+    def _models_in(self, occasion: ReleaseContext) -> dict[str, Params]:
         """Return the fields of the request that are parameters of the client's net, or of a part of it."""
         initial = self.setup.net_of(occasion.id).initial
         return {
@@ -189,7 +189,7 @@ class Releases:
             )
         }  # fmt: skip
 
-    def _released(self, occasion: Occasion, message: Message, parts: list[Part]) -> Message:
+    def _released(self, occasion: ReleaseContext, message: Message, parts: list[Part]) -> Message:
         id, round, phase, _, record = occasion
         count = len(parts) if isinstance(self.privacy.clip, Mapping) else min(1, len(parts))
         step = self.step(id, f"{phase} release")
@@ -218,7 +218,7 @@ class Releases:
         sets = self.setup.method.declared(phase) or ()
         return {name: share for fields in sets for name, share in noised_in(fields).items()}
 
-    def _signed(self, occasion: Occasion, message: Message) -> Message:
+    def _signed(self, occasion: ReleaseContext, message: Message) -> Message:
         """Return the message with noise on its part of a signature: once in a run, then the same numbers again."""
         id, _, phase, _, record = occasion
         noised = {name: share for name, share in self._noised(phase).items() if name in message}

@@ -18,7 +18,7 @@ from fedkin.engines.executors.jobs import Executor, FitJob, InferJob, Modules, S
 from fedkin.engines.failures import Crashed, Failure, Failures, check_yields, place_in, place_of
 from fedkin.engines.ledger import KEY, Page
 from fedkin.engines.privacy import Source, Spent, noised_in
-from fedkin.engines.releases import Occasion, Releases
+from fedkin.engines.releases import ReleaseContext, Releases
 from fedkin.engines.results import Outbox, Score
 from fedkin.engines.secure_sums import MASKED, STEPS, Member, MemoryKeys, Signatures, check_plain, inner
 from fedkin.engines.setup import Setup
@@ -244,8 +244,8 @@ class LocalSite(Site):
         """Return a copy of the release record in a client's state."""
         return dict(self.states[id].get(KEY, {})) if self.setup.privacy.on and id in self.states else {}
 
-    def _occasion(self, id: str, phase: str, request: Message | None = None) -> Occasion:
-        return Occasion(id, self.number, phase, request or Message(), self._release_record(id))
+    def _occasion(self, id: str, phase: str, request: Message | None = None) -> ReleaseContext:
+        return ReleaseContext(id, self.number, phase, request or Message(), self._release_record(id))
 
     def _store(self, id: str, record: Mapping[str, Any], state: dict[str, Any] | None = None) -> None:
         """Store a client's release record with its state (None: the current state)."""
@@ -333,10 +333,10 @@ class LocalSite(Site):
             check_yields(method, name, flow)
         return Running(id, name, view, flow, message or Message())
 
-    def drive(
+    def run_flows(
         self, ids: Sequence[str], start: Callable[[str], Running], phase: str, answers: Mapping[str, Any] | None = None
     ) -> Iterator[Running]:
-        """Yield each flow once it shares or has ended, in the order in which flows reach that point.
+        """Run the flows of many clients together; yield each when it ends or waits in Share.
 
         `start` is called for a client only when the executor has room, so that few flows run at once. answers: answers
         for flows that began earlier and wait for them. A flow that fails is not yielded; its error is in `failures`.
@@ -485,7 +485,7 @@ class LocalSite(Site):
         failures, failed = self.failures, set[str]()
         noted = len(failures.list)  # earlier failures belong to another exchange
 
-        for running in self.drive(list(waiting), lambda id: self.flow(id, phase, messages[id]), phase):
+        for running in self.run_flows(list(waiting), lambda id: self.flow(id, phase, messages[id]), phase):
             try:
                 ready[running.id] = self.reply(running)
             except Exception as error:
@@ -504,7 +504,7 @@ class LocalSite(Site):
 
     def step(self, inboxes: Mapping[str, dict[str, Message] | None]) -> dict[str, Outbox]:
         posts: dict[str, Outbox] = {}
-        for running in self.drive(list(inboxes), self._round_of, "round", inboxes):
+        for running in self.run_flows(list(inboxes), self._round_of, "round", inboxes):
             with self.failures.of(running.id, "round"):
                 if (share := running.share) is None:
                     del self.peer_flows[running.id]
@@ -524,7 +524,7 @@ class LocalSite(Site):
         return self.peer_flows[id]
 
     def welcome(self, ids: Iterable[str]) -> None:
-        for running in self.drive(list(ids), lambda id: self.flow(id, "welcome"), "welcome"):
+        for running in self.run_flows(list(ids), lambda id: self.flow(id, "welcome"), "welcome"):
             self.keep(running)
 
     def reports(self, ids: Iterable[str]) -> dict[str, Message]:
@@ -594,7 +594,7 @@ class LocalSite(Site):
                     models[id] = used
         if flows:
             with self.uncounted():
-                for running in self.drive(list(flows), flows.__getitem__, "use"):
+                for running in self.run_flows(list(flows), flows.__getitem__, "use"):
                     models[running.id] = running.result
         return models if all(models.values()) else {id: params for id, params in models.items() if params}
 

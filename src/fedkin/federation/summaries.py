@@ -15,7 +15,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from fedkin.errors import DataError
-from fedkin.federation.table import (
+from fedkin.federation.table_encoding import (
     AsJson,
     Column,
     Encoding,

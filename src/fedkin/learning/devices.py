@@ -192,7 +192,7 @@ def _subtract(total: list[int], count: int) -> None:
 # -- random numbers ---------------------------------------------------------------------------------------------------
 
 # All threads share the generator: a thread that seeds it between two draws of another changes the second draw.
-alone = RLock()
+rng_lock = RLock()
 
 
 @contextmanager
@@ -207,7 +207,7 @@ def seeded(key: int | None = None, device: torch.device | None = None) -> Iterat
     >>> torch.equal(draw(), draw())
     True
     """
-    with alone, torch.random.fork_rng(devices=[device] if device is not None and device.type == "cuda" else []):
+    with rng_lock, torch.random.fork_rng(devices=[device] if device is not None and device.type == "cuda" else []):
         if key is not None:
             torch.manual_seed(key)
         yield

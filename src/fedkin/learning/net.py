@@ -65,7 +65,7 @@ class BodyHead(nn.Module):
         return {name: p for name, p in self.named_parameters() if p.requires_grad}
 
     @cached_property
-    def travels(self) -> tuple[str, ...]:
+    def sent_names(self) -> tuple[str, ...]:
         """Names of the tensors that training changes: parameters, then buffers; see Net."""
         frozen = self._frozen
         return (*self.params, *(name for name in self.persistent if not _inside(name, frozen)))
@@ -79,7 +79,7 @@ class BodyHead(nn.Module):
         return tuple(name for name, _ in self.named_buffers() if name not in passing)
 
     @cached_property
-    def resting(self) -> tuple[str, ...]:
+    def frozen_norm_layers(self) -> tuple[str, ...]:
         """Names of frozen layers with running statistics, which stay in evaluation mode."""
         frozen = self._frozen
         return tuple(
@@ -98,7 +98,7 @@ class BodyHead(nn.Module):
     @cached_property
     def _constant(self) -> tuple[str, ...]:
         """Names of the buffers of frozen modules, except running statistics in evaluation mode."""
-        return tuple(n for n in self.persistent if n not in self.travels and not _inside(n, self.resting))
+        return tuple(n for n in self.persistent if n not in self.sent_names and not _inside(n, self.frozen_norm_layers))
 
     def constants(self) -> dict[str, tuple[int, int]]:
         """Return, by name, the identity and version of each buffer that must not change."""
@@ -106,7 +106,7 @@ class BodyHead(nn.Module):
 
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
-        for name in self.resting if mode else ():
+        for name in self.frozen_norm_layers if mode else ():
             self.get_submodule(name).eval()
         return self
 
@@ -150,7 +150,7 @@ class Net:
         self.trainable = tuple(self.module.params)
         named = self.module.tensors
         self.initial: Params = _Fixed(
-            {name: named[name].detach().clone(memory_format=torch.contiguous_format) for name in self.module.travels}
+            {name: named[name].detach().clone(memory_format=torch.contiguous_format) for name in self.module.sent_names}
         )
         if not self.trainable:
             raise ConfigError("model: the net has no trainable parameter")

@@ -182,10 +182,10 @@ def check_separate(module: BodyHead) -> None:
     """Raise ConfigError for a model that mixes the samples of a batch, or stores statistics of them."""
     mixing = [
         name for name, part in module.named_modules()
-        if isinstance(part, nn.modules.batchnorm._BatchNorm) and name not in module.resting
+        if isinstance(part, nn.modules.batchnorm._BatchNorm) and name not in module.frozen_norm_layers
     ]  # fmt: skip
     trainable = module.params
-    found = mixing + [name for name in module.travels if name not in trainable]
+    found = mixing + [name for name in module.sent_names if name not in trainable]
     if found:
         raise ConfigError(
             f"privacy.sample_epsilon: {found[0]} of the model mixes samples or has statistics of them, as batch "

@@ -181,7 +181,7 @@ def trained(module: BodyHead) -> dict[str, Tensor]:
     """Return the tensors that training changes, in the order of `Net.initial`."""
     named = module.tensors
     # In most nets these are all tensors.
-    return named if len(named) == len(module.travels) else {name: named[name] for name in module.travels}
+    return named if len(named) == len(module.sent_names) else {name: named[name] for name in module.sent_names}
 
 
 def learned(module: BodyHead) -> Params:

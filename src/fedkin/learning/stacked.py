@@ -462,8 +462,8 @@ def _check(chain: Chain, samples: Sequence[Samples]) -> None:
 # -- losses: the head, and the gradient with respect to the features --------------------------------------------------
 
 
-class _Ends:
-    """The end of a net: the loss of each step, and the steps of the head."""
+class _HeadAndLoss:
+    """The head and the loss of a stack: each step gives the gradient of the features, and updates the head."""
 
     def __init__(self, loss: Loss, head: _Linear, batches: _Batches) -> None:
         self.loss, self.head, self.batches = loss, head, batches
@@ -606,7 +606,7 @@ def _fit(
     for before, layer in pairwise(layers):
         if isinstance(layer, _Relu):
             layer.in_place = isinstance(before, _Linear)  # a Linear does not need its output again
-    ends = _Ends(loss, _Linear("head", chain.head), batches)
+    ends = _HeadAndLoss(loss, _Linear("head", chain.head), batches)
     lowest = next((k for k, layer in enumerate(layers) if list(layer.part.parameters())), len(layers))
     totals = torch.zeros(len(members), dtype=torch.float64, device=device)
     active = 0

@@ -17,7 +17,7 @@ from fedkin.forms import COUNT, NET, Each, Number
 from fedkin.graph import Graph
 from fedkin.learning.aggregate import Rule, aggregated
 from fedkin.learning.training import Training
-from fedkin.methods.blocks.mixing import mixing_matrix
+from fedkin.methods.blocks.model_mixing import mixing_matrix
 from fedkin.settings import span
 from fedkin.views import PeerView
 

@@ -14,7 +14,7 @@ from pydantic import Field
 from fedkin.flow import Ask, ClientFlow, Message, Params, ServerFlow, phase
 from fedkin.forms import NET
 from fedkin.graph import Graph
-from fedkin.methods.blocks.mixing import mixed
+from fedkin.methods.blocks.model_mixing import mixed
 from fedkin.methods.blocks.near import fit_near
 from fedkin.methods.blocks.own_models import OwnModels
 from fedkin.methods.blocks.vectors import Array, as_vector, inner_products

@@ -15,7 +15,7 @@ from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
 from fedkin.forms import NET, Each, Number
 from fedkin.graph import Graph
 from fedkin.learning.aggregate import weighted_mean
-from fedkin.methods.blocks.mixing import mixing_matrix
+from fedkin.methods.blocks.model_mixing import mixing_matrix
 from fedkin.methods.blocks.own_models import OwnModels, held_out_fifth, mean_loss
 from fedkin.methods.blocks.vectors import as_vector
 from fedkin.views import ClientView, ServerView

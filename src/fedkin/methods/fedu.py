@@ -17,14 +17,14 @@ from fedkin.federation import Federation
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.forms import NET
 from fedkin.learning.aggregate import weighted_mean
-from fedkin.methods.blocks import stages
-from fedkin.methods.blocks.mixing import laplacian_mixing, mixed
+from fedkin.methods.blocks import stage_settings
+from fedkin.methods.blocks.model_mixing import laplacian_mixing, mixed
 from fedkin.methods.blocks.vectors import Layers, as_vector, last_layers, rows
 from fedkin.settings import span
 from fedkin.views import ClientView, ServerView
 
 
-class StatedGraph(stages.ControlledGraph):
+class StatedGraph(stage_settings.ControlledGraph):
     """The graph of the clients, a_kl >= 0.
 
     source: "uniform" (every pair 1), "planted" (1 inside a planted group, else 0), or the similarity of models:
@@ -32,10 +32,10 @@ class StatedGraph(stages.ControlledGraph):
     layers: "all", or the number of last layers. sparsify: a stage of `fedkin.graph`, for example "knn:5".
     """
 
-    source: Annotated[str, stages.known_stage(graph.similarity_stage, "uniform", "planted")] = "uniform"
+    source: Annotated[str, stage_settings.known_stage(graph.similarity_stage, "uniform", "planted")] = "uniform"
     vectors: Literal["weights", "updates"] = "updates"
     layers: Layers = "all"
-    sparsify: stages.SparsifyStage = "none"
+    sparsify: stage_settings.SparsifyStage = "none"
 
 
 class FedU(ServerMethod):
@@ -63,9 +63,9 @@ class FedU(ServerMethod):
     graph: StatedGraph = StatedGraph()
 
     def check(self, federation: Federation) -> None:
-        stages.needs_planted(federation, control=self.graph.control, source=self.graph.source)
+        stage_settings.needs_planted(federation, control=self.graph.control, source=self.graph.source)
         if self.neighbours == "all":
-            stages.check_size(len(federation.seen), "method.neighbours: 'all'", "take 'answered'")
+            stage_settings.check_size(len(federation.seen), "method.neighbours: 'all'", "take 'answered'")
 
     def start(self, server: ServerView) -> None:
         """Set the server's state.
@@ -105,8 +105,8 @@ class FedU(ServerMethod):
     def affinity(self, server: ServerView, ids: Sequence[str], models: Mapping[str, Params]) -> Any:
         """a_kl >= 0, symmetric, zero diagonal [n, n]."""
         settings = self.graph
-        stages.check_size(len(ids), "method.graph", "let fewer clients take part in a round")
-        planted = stages.planted_labels(server, ids)
+        stage_settings.check_size(len(ids), "method.graph", "let fewer clients take part in a round")
+        planted = stage_settings.planted_labels(server, ids)
         if settings.source == "uniform":
             a = np.ones((len(ids), len(ids)))
         elif settings.source == "planted":

@@ -49,7 +49,7 @@ from fedkin.learning.aggregate import Rule, aggregated, weighted_mean
 from fedkin.learning.encoders import moments
 from fedkin.learning.net import Net
 from fedkin.learning.training import Training
-from fedkin.methods.blocks import stages
+from fedkin.methods.blocks import stage_settings
 from fedkin.methods.blocks.averaging import mean_asked
 from fedkin.methods.blocks.clusters import cluster_means, continued
 from fedkin.methods.blocks.signatures import by_content, unsigned
@@ -190,7 +190,7 @@ class GraphSettings(Settings):
 
     gamma: Gamma = "groups"
     adjacency: Literal["hard", "soft"] = "hard"
-    control: stages.ControlStage = "none"
+    control: stage_settings.ControlStage = "none"
 
 
 class RelatednessSettings(GraphSettings):
@@ -251,12 +251,14 @@ class Taskonomy(ServerMethod):
         graph: GraphSettings = GraphSettings()  # a setting of each method
 
     def check(self, federation: Federation) -> None:
-        stages.needs_planted(federation, control=self.graph.control)
+        stage_settings.needs_planted(federation, control=self.graph.control)
         # Case I and the controls compare all pairs of clients.
         if self.average != "groups":
-            stages.check_size(len(federation.seen), f"method.average: {self.average!r}", "take 'groups'")
+            stage_settings.check_size(len(federation.seen), f"method.average: {self.average!r}", "take 'groups'")
         if self.graph.control != "none":
-            stages.check_size(len(federation.seen), f"method.graph.control: {self.graph.control!r}", "take 'none'")
+            stage_settings.check_size(
+                len(federation.seen), f"method.graph.control: {self.graph.control!r}", "take 'none'"
+            )
 
     def start(self, server: ServerView) -> None:
         """Set the server's state.
@@ -376,7 +378,7 @@ class Taskonomy(ServerMethod):
         if signed_again or newcomers > state["founders"] or self.graph.control != "none":
             # In an order that does not depend on ids; of very many clients, a random sample.
             order = by_content(state["signatures"], state["signatures"])
-            drawn = np.sort(rng(seed_of(server), "drawn").permutation(len(order))[: stages.LARGEST])
+            drawn = np.sort(rng(seed_of(server), "drawn").permutation(len(order))[: stage_settings.LARGEST])
             self.make_groups(server, [order[row] for row in drawn.tolist()])
         self.attach(server)
         self.record(server)
@@ -423,7 +425,7 @@ class Taskonomy(ServerMethod):
         fresh = late[len(others) :]
         labels = np.array([state["group"][id] for id in founders])
         compared = np.arange(len(founders))
-        if len(new) * len(founders) > stages.LARGEST**2:
+        if len(new) * len(founders) > stage_settings.LARGEST**2:
             draw = rng(seed, "members")
             compared = np.concatenate(
                 [draw.permutation(np.flatnonzero(labels == label))[:_MEMBERS] for label in np.unique(labels)]
@@ -440,7 +442,7 @@ class Taskonomy(ServerMethod):
         else:
             model = {id: state["model"][founders[row]] for id, row in zip(new, closest, strict=True)}
         n, m = len(in_order), len(new)
-        if n + m <= stages.LARGEST:
+        if n + m <= stage_settings.LARGEST:
             grown = np.zeros((n + m, n + m))
             grown[:n, :n] = state["adjacency"].double().numpy()
             rows = adjacency(self.distances(fresh, [*known, *late]), state["gamma"], self.graph.adjacency)
@@ -735,7 +737,7 @@ class Flt(Taskonomy):
         return True
 
     def related(self, server: ServerView, ids: Sequence[str], sets: Sets) -> Related:
-        return relate(sets, self.graph, seed_of(server), stages.planted_labels(server, ids))
+        return relate(sets, self.graph, seed_of(server), stage_settings.planted_labels(server, ids))
 
     def placed(self, fitted: Sets, new: Sets, seed: int) -> tuple[Sets, Sets]:
         return embedded(fitted, self.graph, seed), embedded(fitted, self.graph, seed, new)

@@ -19,7 +19,7 @@ from fedkin import graph
 from fedkin.federation.samples import hash_of
 from fedkin.flow import Message, ServerFlow, phase
 from fedkin.methods import flt
-from fedkin.methods.blocks import stages
+from fedkin.methods.blocks import stage_settings
 from fedkin.methods.blocks.signatures import (
     SIGNED,
     SMALLEST_DIFFERENCE,
@@ -84,7 +84,7 @@ class FltSame(flt.Taskonomy, SigningMethod):
         gamma = flt.threshold(between, tested.labels, settings.gamma)
         linked = flt.adjacency(between, gamma, settings.adjacency)
         np.fill_diagonal(linked, 0.0)
-        planted = stages.planted_labels(server, ids)
+        planted = stage_settings.planted_labels(server, ids)
         linked, groups = flt.controlled(linked, tested.labels, settings.control, seed, planted)
         server.state["tests"], server.state["verdict"] = None, {}
         if settings.control == "none":

@@ -268,7 +268,7 @@ class Kin(SigningMethod):
                 yield from self.choose_body(server, ids, {id: costs[row, place] for id, costs in table.items()})
 
     def choose_body(self, server: ServerView, ids: Sequence[str], chosen: Mapping[str, float]) -> ServerFlow[None]:
-        """Choose own bodies, with a strength of their own, if they are surely better than the choice.
+        """Let clients train their own bodies, with a strength of their own, if that is surely better than the choice.
 
         chosen: {client id: the cost of the choice}.
         """

@@ -36,7 +36,7 @@ from fedkin.learning.aggregate import Rule, aggregated
 from fedkin.learning.augment import Augment
 from fedkin.learning.losses import Batch, masked_mean
 from fedkin.learning.net import BodyHead, Net, head_of
-from fedkin.methods.blocks.mixing import mixing_matrix
+from fedkin.methods.blocks.model_mixing import mixing_matrix
 from fedkin.methods.blocks.vectors import Array
 from fedkin.settings import Settings, one_of
 from fedkin.views import PeerView, View

@@ -21,7 +21,7 @@ from fedkin.forms import COUNT, NET
 from fedkin.learning.aggregate import weighted_mean
 from fedkin.learning.losses import Batch, masked_mean, per_sample
 from fedkin.learning.net import BodyHead
-from fedkin.methods.blocks.mixing import mixed
+from fedkin.methods.blocks.model_mixing import mixed
 from fedkin.methods.blocks.own_models import OwnModels
 from fedkin.methods.blocks.vectors import Array, as_vector, inner_products
 from fedkin.settings import span

@@ -35,8 +35,8 @@ from fedkin.keys import rng
 from fedkin.learning.aggregate import weighted_mean
 from fedkin.learning.losses import Batch, class_means, masked_mean
 from fedkin.learning.net import BodyHead, body_of, head_of
-from fedkin.methods.blocks import stages
-from fedkin.methods.blocks.mixing import laplacian_mixing, mixed
+from fedkin.methods.blocks import stage_settings
+from fedkin.methods.blocks.model_mixing import laplacian_mixing, mixed
 from fedkin.methods.blocks.signatures import SigningMethod, ask_for_groups, group_labels
 from fedkin.methods.blocks.vectors import Array, Labels, as_points
 from fedkin.settings import Settings, span
@@ -68,13 +68,13 @@ class GraphSettings(Settings):
     control: replace the learned graph: "random", "uniform", "oracle", "shuffled", "self"; "none" keeps it.
     """
 
-    similarity: Annotated[str, stages.known_stage(graph.similarity_stage, *_OWN)] = "both"
+    similarity: Annotated[str, stage_settings.known_stage(graph.similarity_stage, *_OWN)] = "both"
     match: Literal["union", "shared", "rows"] = "union"
-    sparsify: stages.SparsifyStage = "none"
-    groups: stages.GroupsStage = "louvain"
+    sparsify: stage_settings.SparsifyStage = "none"
+    groups: stage_settings.GroupsStage = "louvain"
     resolution: float = Field(1.0, gt=0)
     seed: int = Field(0, ge=0, lt=2**32)
-    control: stages.ControlStage = "none"
+    control: stage_settings.ControlStage = "none"
 
     @property
     def from_test(self) -> bool:
@@ -144,7 +144,7 @@ class SfmtlGraph(SigningMethod):
     graph: GraphSettings = GraphSettings()
 
     def check(self, federation: Federation) -> None:
-        stages.needs_planted(federation, control=self.graph.control, groups=self.graph.groups)
+        stage_settings.needs_planted(federation, control=self.graph.control, groups=self.graph.groups)
 
     def start(self, server: ServerView) -> None:
         """Set the server's state.
@@ -227,13 +227,13 @@ class SfmtlGraph(SigningMethod):
         For more than 5,000 clients: a csr_array that links each only with its nearest, K for knn:K, else 16.
         """
         similar = similarity(server, replies, self.graph, self.alpha)
-        if len(replies) > stages.LARGEST:
+        if len(replies) > stage_settings.LARGEST:
             return nearest_only(similar, self.graph.sparsify)
         return graph.sparsify_stage(self.graph.sparsify)(similar)
 
     def communities(self, server: ServerView, ids: Sequence[str], weights: Any) -> tuple[Any, Labels]:
         """(the graph after the control [n, n], community of each client [n]), Eq. (12)."""
-        settings, planted = self.graph, stages.planted_labels(server, ids)
+        settings, planted = self.graph, stage_settings.planted_labels(server, ids)
         weights = graph.control_stage(settings.control)(weights, planted=planted, seed=server.key("control"))
         if settings.from_test:
             return weights, group_labels(server.state["same"], ids)
@@ -309,9 +309,9 @@ def head_outputs(
 
 def check_round(clients: int, settings: GraphSettings) -> None:
     """Raise ConfigError for settings that a round of more than 5,000 clients cannot have, and above MOST."""
-    if clients <= stages.LARGEST:
+    if clients <= stage_settings.LARGEST:
         return
-    too_many = f"{clients:,} clients in a round, and above {stages.LARGEST:,}"
+    too_many = f"{clients:,} clients in a round, and above {stage_settings.LARGEST:,}"
     if clients > MOST:
         raise ConfigError(f"training.clients_per_round: {clients:,}; SFMTL-Graph compares heads of at most {MOST:,}")
     if settings.control in ("oracle", "uniform"):

@@ -24,7 +24,7 @@ from fedkin import graph
 from fedkin.federation import Federation
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
 from fedkin.forms import NET
-from fedkin.methods.blocks import stages
+from fedkin.methods.blocks import stage_settings
 from fedkin.methods.blocks.minimax import Minimax, figure, filled, mean, tensors_by_id
 from fedkin.methods.blocks.vectors import Array, Labels, Layers, as_points, as_vector, last_layers, rows
 from fedkin.settings import Settings, one_of, span
@@ -48,7 +48,7 @@ class Topology(Settings):
     "shuffled", "self"; "none" keeps it.
     """
 
-    similarity: stages.SimilarityStage = "dot"
+    similarity: stage_settings.SimilarityStage = "dot"
     vectors: Literal["weights", "updates"] = "weights"
     layers: Layers = "all"
     epsilon: float = Field(0.4, ge=0, le=1, json_schema_extra=span(0.2, 0.6, log=False))
@@ -59,7 +59,7 @@ class Topology(Settings):
     )
     scale: Literal["raw", "normalised"] = Field("raw", json_schema_extra=one_of("raw", "normalised"))
     temperature: float = Field(1.0, gt=0, json_schema_extra=span(0.1, 10))
-    control: stages.ControlStage = "none"
+    control: stage_settings.ControlStage = "none"
 
 
 class Learned(NamedTuple):
@@ -95,9 +95,9 @@ class Tfl(Minimax):
     graph: Topology = Topology()
 
     def check(self, federation: Federation) -> None:
-        stages.needs_planted(federation, control=self.graph.control)
+        stage_settings.needs_planted(federation, control=self.graph.control)
         if self.graph.clusters is None:
-            stages.check_size(len(federation.seen), "method.graph", "set method.graph.clusters")
+            stage_settings.check_size(len(federation.seen), "method.graph", "set method.graph.clusters")
 
     @phase(params=NET)
     def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
@@ -143,7 +143,7 @@ class Tfl(Minimax):
         known = server.state["vectors"]
         ids = tuple(id for id in server.clients if id in known)
         topology = learned(
-            [known[id] for id in ids], self.graph, planted=stages.planted_labels(server, ids),
+            [known[id] for id in ids], self.graph, planted=stage_settings.planted_labels(server, ids),
             seed=server.key("clusters"), control_seed=server.key("control"),
         )  # fmt: skip
         prior = graph.softmax(topology.centrality, self.graph.temperature)
@@ -177,7 +177,7 @@ def learned(
 ) -> Learned:
     """The graph of n clients with these vectors [d]; planted: their true groups [n], for the control "oracle"."""
     # With very many clients use the vectors themselves: `rows` may need a matrix of all pairs.
-    x = as_points(vectors) if len(vectors) > stages.LARGEST else rows(vectors, settings.similarity)
+    x = as_points(vectors) if len(vectors) > stage_settings.LARGEST else rows(vectors, settings.similarity)
     labels = np.arange(len(vectors))
     if settings.clusters is not None:
         labels = grouped(x, settings.clusters, seed)

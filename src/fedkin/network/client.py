@@ -279,7 +279,7 @@ class NetworkClient(ServerConnection):
         lines, self.consented = disclosure_with_table(table, self.settings, self.setup_of, self.ledger)
         if not self.consent([*lines, *self.later_lines]):
             raise Left
-        self.ledger.beside.append("profile")
+        self.ledger.sent_unprotected.append("profile")
         self.agreement = Agreement(settings=self.settings)
         try:
             self.columns = ColumnTypes.from_json(self._hello(columns=table.summary.columns.to_json()).columns)
@@ -327,7 +327,7 @@ class NetworkClient(ServerConnection):
         consented = releases_in(setup, client) * setup.training.rounds if setup.privacy.on else None
         self.page = self.ledger.page(self.run_id, setup.privacy, consented)
         facts = {**dict(self.about), "columns": client.about.get("columns"), "digest": "", "seen": False}
-        self.page.sent({"join": [*(name for name, value in facts.items() if value), *self.ledger.beside]})
+        self.page.sent({"join": [*(name for name, value in facts.items() if value), *self.ledger.sent_unprotected]})
         executor = OneByOne(setup.net, self.clients, Modules(opened(self.device)))
         self.site = LocalSite(
             setup, self.clients, executor, noise=system_noise, store=self.page, signatures=self.link.signatures

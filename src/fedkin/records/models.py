@@ -24,11 +24,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
 from fedkin.codec import Params
-from fedkin.data.tables import CsvFormat
+from fedkin.data.table_files import CsvFormat
 from fedkin.engines.setup import Setup
 from fedkin.errors import DataError, RunError
 from fedkin.federation import Federation, Scale, Task
-from fedkin.federation.table import Encoding, Target
+from fedkin.federation.table_encoding import Encoding, Target
 from fedkin.folders import fsync_folder
 from fedkin.learning.devices import Precision
 from fedkin.learning.models import Model

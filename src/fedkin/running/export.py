@@ -12,10 +12,10 @@ import torch
 from pyarrow.csv import ConvertOptions
 from torch import Tensor, nn
 
-from fedkin.data.tables import DATES, CsvFormat
+from fedkin.data.table_files import DATES, CsvFormat
 from fedkin.errors import ConfigError, RunError, imported
 from fedkin.federation import Scale
-from fedkin.federation.table import Encoding
+from fedkin.federation.table_encoding import Encoding
 from fedkin.learning.net import BodyHead
 from fedkin.records import reading
 from fedkin.records.files import json_bytes, write_bytes, write_with

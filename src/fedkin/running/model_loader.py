@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fedkin.errors import ConfigError, DataError, RunError, first_few, nearest
 from fedkin.federation.inputs import CODES, map_arrays, parts
 from fedkin.federation.samples import prepared
-from fedkin.federation.table import Encoding, Target, as_table, kinds_of
+from fedkin.federation.table_encoding import Encoding, Target, as_table, kinds_of
 from fedkin.keys import key
 from fedkin.learning.models import MODELS
 from fedkin.learning.models.custom import Modules, pair_of

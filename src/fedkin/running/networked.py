@@ -15,7 +15,7 @@ import tomli_w
 from fedkin.data.own import OwnTable
 from fedkin.data.sources.folder import Folder
 from fedkin.data.sources.tables import TableSource
-from fedkin.data.tables import CsvFormat
+from fedkin.data.table_files import CsvFormat
 from fedkin.engines.client_list import Entry, Roster
 from fedkin.engines.ledger import Ledger
 from fedkin.engines.setup import Setup
@@ -299,7 +299,7 @@ def exchange(
         lines, consented = disclosure_with_table(samples, settings, setup_of, ledger)
         if not consent(lines):
             raise Left
-        ledger.beside.append("profile")
+        ledger.sent_unprotected.append("profile")
         kept, begin = read_shared(folder), experiment.network.clients
         shared = agree_with_peers(link, names, begin, samples, settings, kept=kept, stop=stop, say=say)
         samples = samples.client(shared.agreed)

@@ -21,7 +21,7 @@ from fedkin.data.sources.tables import Rows, dataset_beside, dataset_of
 from fedkin.errors import DataError, imported, nearest
 from fedkin.federation import Scale
 from fedkin.federation.datasets import picture
-from fedkin.federation.table import Reading, Target
+from fedkin.federation.table_encoding import Reading, Target
 from fedkin.untrusted import error_text
 
 _SPLIT, _WHOSE = "(split)", "(client)"  # names of added columns

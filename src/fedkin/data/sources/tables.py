@@ -19,11 +19,11 @@ from pydantic import NonNegativeInt, PositiveInt
 from fedkin.data.dataset import Dataset, train_and_test
 from fedkin.data.fetching import ROOTED
 from fedkin.data.sources.base import Source, locate
-from fedkin.data.tables import CsvFormat, code_like, column_notes, read_csv, read_folder, read_parquet
+from fedkin.data.table_files import CsvFormat, code_like, column_notes, read_csv, read_folder, read_parquet
 from fedkin.errors import DataError, first_few, nearest
 from fedkin.federation import Scale
 from fedkin.federation.summaries import SharedEncoding
-from fedkin.federation.table import (
+from fedkin.federation.table_encoding import (
     Columns,
     Encoding,
     Reading,
@@ -177,7 +177,7 @@ def warn(table: pa.Table, reading: Reading, where: str) -> None:
         _LOG.warning("%s: %s", where, first_few(notes, 5))
 
 
-def without_inputs(table: pa.Table, encoding: Encoding, least: int) -> dict[str, str]:
+def all_rare_columns(table: pa.Table, encoding: Encoding, least: int) -> dict[str, str]:
     """Return {column: what to say} for categories of which no value has an input of its own, unless a note names them.
 
     Such a column says only whether it is empty.
@@ -201,7 +201,7 @@ def dataset_of(table: pa.Table, reading: Reading, where: str, shared: SharedEnco
     shared: the common encoding of a federation, if the table is that of one participant.
     """
     arrays = encoded(table, reading, where, None if shared is None else (shared.encoding, shared.target))
-    if said := without_inputs(table, arrays.encoding, reading.least):
+    if said := all_rare_columns(table, arrays.encoding, reading.least):
         _LOG.warning("%s: %s", where, first_few(list(said.values()), 5))
     dataset = _dataset(torch.from_numpy(arrays.x), arrays.y, arrays.columns, arrays.target, reading, where)
     return replace(dataset, encoding=arrays.encoding)

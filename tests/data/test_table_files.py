@@ -12,7 +12,7 @@ import pytest
 from pyarrow import parquet
 from pydantic import ValidationError
 
-from fedkin.data.tables import CsvFormat, code_like, column_notes, is_number_like, read_csv, read_parquet
+from fedkin.data.table_files import CsvFormat, code_like, column_notes, is_number_like, read_csv, read_parquet
 from fedkin.untrusted import Refused
 
 

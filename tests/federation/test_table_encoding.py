@@ -12,7 +12,7 @@ import torch
 
 from fedkin.errors import DataError
 from fedkin.federation import Federation
-from fedkin.federation.table import Reading, as_table, columns_of, target_of
+from fedkin.federation.table_encoding import Reading, as_table, columns_of, target_of
 
 
 def frame(rows: int = 120, seed: int = 0) -> pd.DataFrame:
