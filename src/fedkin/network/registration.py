@@ -24,7 +24,7 @@ from fedkin.engines.setup import Setup
 from fedkin.errors import ConfigError, DataError, MethodError, RunError, first_few
 from fedkin.federation import Client, Federation
 from fedkin.federation.samples import Absence
-from fedkin.federation.summaries import ColumnTypes, SharedEncoding, TableSummary, agree, common_columns
+from fedkin.federation.summaries import ColumnTypes, SharedEncoding, TableSummary, agree, common_columns, unlike_targets
 from fedkin.federation.table import Reading
 from fedkin.network.agreement import Agreement, SetupOf, Terms, difference, setup_and_agreement
 from fedkin.network.link import Link, LinkError, Missed, Refused
@@ -415,11 +415,11 @@ class Registration:
         elif stage == "profile":
             assert self.reading is not None
             assert self.columns is not None
-            wrong, names = {}, tuple(sorted(hellos))
             summaries = {name: TableSummary.from_json(hello.profile) for name, hello in hellos.items()}
-            self.shared = Shared(agree(summaries, self.reading), self.columns, names)
-            self.keep(self.shared)
-            self._set_task(self.shared.task)
+            if not (wrong := unlike_targets(summaries, self.reading)):
+                self.shared = Shared(agree(summaries, self.reading), self.columns, tuple(sorted(hellos)))
+                self.keep(self.shared)
+                self._set_task(self.shared.task)
         else:
             wrong = self._unlike_most(hellos)
             if not wrong:
@@ -605,7 +605,7 @@ class Registration:
         if hello.leaves:
             return "" if name in self.members else "it takes no part, so that there is nothing to leave"
         if words := difference(self.agreement, hello.agreement):
-            return words
+            return f"{words} (here: the server; there: {name})"
         named, stage, about = self.network.clients, hello.stage, hello.about
         if (self.complete or not hello.seen) and not self._is_active(name):
             return self._why_not_admitted(name, hello)
