@@ -9,6 +9,7 @@ import datetime
 import hashlib
 import ipaddress
 import os
+import re
 import stat
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -157,8 +158,24 @@ def certificates_of(data: bytes, where: str) -> list[x509.Certificate]:
         for each in certificates:
             each.public_key()
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise ConfigError(f"{where}: not a certificate in PEM ({error_text(error)})") from None
+        raise ConfigError(f"{where}: not a certificate in PEM{_instead(data, error)}") from None
     return certificates
+
+
+def _instead(data: bytes, error: Exception) -> str:
+    """Return what PEM data are instead of what was expected, or else the error."""
+    for label, what in ((b"PRIVATE KEY", "private key"), (b"REQUEST", "request"), (b"CERTIFICATE", "certificate")):
+        if re.search(rb"-----BEGIN [A-Z ]*" + label + rb"-----", data):
+            return f": it is a {what}"
+    return f" ({error_text(error)})" if b"-----BEGIN " in data else ""
+
+
+def is_ca(certificate: x509.Certificate) -> bool:
+    """Return whether this is the certificate of a CA."""
+    try:
+        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except (x509.ExtensionNotFound, ValueError):
+        return False
 
 
 def certificate_pem(chain: Iterable[x509.Certificate]) -> bytes:
@@ -294,7 +311,7 @@ def request_of(data: bytes, where: str) -> x509.CertificateSigningRequest:
         request.public_key()
         list(request.extensions)
     except (ValueError, TypeError, UnsupportedAlgorithm, x509.DuplicateExtension) as error:
-        raise ConfigError(f"{where}: not a certificate request in PEM ({error_text(error)})") from None
+        raise ConfigError(f"{where}: not a certificate request in PEM{_instead(data, error)}") from None
     if not good:
         raise ConfigError(f"{where}: the request is not signed by its own key; it was changed, make it anew")
     common_name(request.subject, where)
