@@ -539,7 +539,11 @@ def _print_status(file: Path, status: Status) -> None:
         say(f"its model: {status.model[:_MARK]} (fedkin export {file.parent})")
     if status.epsilon is not None:
         say(f"released so far in this run: epsilon {status.epsilon:.2f}")
-    rows = [_row(name, other, now) for name, other in status.others.items()]
+    over = late or status.state != "running"  # then nobody knows who is here
+    rows = [
+        _row(name, other.model_copy(update={"here": other.here and not over}), now)
+        for name, other in status.others.items()
+    ]
     heads = [head for head in _HEADS if head not in _HEADS[-3:] or any(row[head] for row in rows)]
     print_table(heads, [[row[head] for head in heads] for row in rows])
     say(*(f"refused of {name}, the last: {escaped(other.why)}" for name, other in status.others.items() if other.why))

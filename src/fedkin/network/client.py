@@ -168,7 +168,7 @@ class NetworkClient(ServerConnection):
     ) -> None:  # fmt: skip
         super().__init__(link, server, say=say, stop=stop, patience=patience)
         self.setup_of, self.folder, self.samples = setup_of, folder, samples
-        self.settings, self.device = settings, device
+        self.settings, self.device = settings, str(opened(device))  # before anything leaves
         self.consent, self.ledger, self.take_home = consent, ledger or Ledger(), take_home
         self.client: Client
         self.task: Task

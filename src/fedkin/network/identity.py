@@ -239,7 +239,7 @@ def verify(
         policy.build_client_verifier().verify(chain[0], list(chain[1:]))
     except (verification.VerificationError, ValueError) as error:
         issuer = escaped(chain[-1].issuer.rfc4514_string(), 80)
-        wanted = " or ".join(escaped(root.subject.rfc4514_string(), 80) for root in roots)
+        wanted = " or ".join(f"{escaped(root.subject.rfc4514_string(), 80)} {fingerprint(root)}" for root in roots)
         raise ConfigError(
             f"{where}: not signed by the CA of this federation: signed by {issuer}, expected {wanted} "
             f"({error_text(error)})"
@@ -254,6 +254,9 @@ def _check_issuer(policy: object, certificate: object, usage: x509.KeyUsage | No
 def _check_leaf(policy: object, certificate: object, constraints: x509.BasicConstraints | None) -> None:
     if constraints is not None and constraints.ca:
         raise ValueError("this is the certificate of a CA; expected a participant's")
+
+
+_FINGERPRINT = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 class Revocations:
@@ -276,8 +279,13 @@ class Revocations:
         try:
             lines = self.path.read_text(encoding="utf-8").splitlines() if self.path is not None else []
         except (OSError, ValueError) as error:
-            raise ConfigError(f"{self.path}: {error_text(error)}") from None
-        self.entries = frozenset(line.partition("#")[0].strip() for line in lines) - {""}
+            raise ConfigError(f"{self.path}: {getattr(error, 'strerror', None) or error_text(error)}") from None
+        entries = [line.partition("#")[0].strip() for line in lines]
+        self.entries = frozenset(entries) - {""}
+        for number, entry in enumerate(entries, 1):
+            if entry and not (plain_word(entry) or _FINGERPRINT.fullmatch(entry)):
+                what = f"{escaped(entry, 80)!r} can be nobody; expected a name, or a fingerprint sha256: of 64 digits"
+                raise ConfigError(f"{self.path}: line {number}: {what}")
 
 
 NOBODY = Revocations()
