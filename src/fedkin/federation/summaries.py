@@ -59,7 +59,7 @@ class ColumnTypes(AsJson):
         for name, kind in common.types.items():
             if name not in self.types:
                 extra = [escaped(repr(column), 60) for column in self.types if column not in common.types][:3]
-                more = f", and it has {', '.join(extra)}, which most have not" if extra else ""
+                more = f", and it has {', '.join(extra)}, which most do not have" if extra else ""
                 return f"it has no column {escaped(repr(name), 60)}, which most have{more}"
             if self.types[name] != kind and "empty" not in (self.types[name], kind):
                 return f"its column {escaped(repr(name), 60)} holds {self.types[name]}, and that of most holds {kind}"

@@ -284,7 +284,7 @@ class NetworkClient(ServerConnection):
         try:
             self.columns = ColumnTypes.from_json(self._hello(columns=table.summary.columns.to_json()).columns)
             if extra := table.keep(self.columns):
-                self.say(f"columns that most have not stay here: {', '.join(map(escaped, extra))}")
+                self.say(f"columns that most do not have stay here: {', '.join(map(escaped, extra))}")
             encoding = self._hello(profile=table.summary.to_json()).encoding
             self.encoding = SharedEncoding.from_json(encoding)
             return table.client(self.encoding)

@@ -267,8 +267,8 @@ class Registration:
         """Return which clients are there and which are missing, in one line."""
         stage = self._stage()
         here, missing = self._arrived(stage), self._missing(stage)
-        what = {"columns": "have told their columns", "profile": "have told of their tables", "about": "are here"}
-        line = f"{len(here)} of {self._needed()} clients {what[stage]}: {', '.join(here) or 'nobody'}"
+        what = {"columns": "have told their columns", "profile": "have told of their tables", "about": "are ready"}
+        line = f"{len(here)} of {self._needed()} clients {what[stage]}: {', '.join(here) or 'nobody yet'}"
         return line + (f"; missing: {missing}" if missing and here else "")
 
     def _missing(self, stage: Stage) -> str:
