@@ -52,7 +52,7 @@ def test_a_second_hold_in_one_process_is_refused_too(tmp_path: Path) -> None:
 
 def test_a_file_in_the_place_of_a_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match="file: cannot be used as the folder of a run"), locked(tmp_path / "file"):
+    with pytest.raises(RunError, match="file: cannot be used as a folder"), locked(tmp_path / "file"):
         pass
 
 

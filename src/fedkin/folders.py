@@ -108,7 +108,7 @@ def locked(folder: Path) -> Iterator[None]:
     except Timeout:
         raise RunError(_refusal(folder)) from None
     except (OSError, NotImplementedError) as error:
-        raise RunError(f"{folder}: cannot be used as the folder of a run ({error})") from None
+        raise RunError(f"{folder}: cannot be used as a folder ({getattr(error, 'strerror', error)})") from None
     try:
         with suppress(OSError):  # this file only informs people: the lock works without it
             (folder / _HOLDER).write_text(

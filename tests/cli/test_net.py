@@ -106,15 +106,16 @@ def test_show(run: Terminal) -> None:
     shown = run.did("net", "show", "ca/server.crt")
     assert "hosts:        127.0.0.1, server\n" in shown
     assert "signed by:    CN=fedkin-ca\n" in shown
+    Path("peers.toml").write_text(tomli_w.dumps({**TABLE, "method": {"name": "dfedavgm"}}))
     run.did(
-        *("net", "invite", "small.toml", "--ca", "ca/ca.crt", "--member", f"north={place}", "--out", "join.toml"),
+        *("net", "invite", "peers.toml", "--ca", "ca/ca.crt", "--member", f"north={place}", "--out", "join.toml"),
         *("--name", "heart"),
     )
     shown = run.did("net", "show", "join.toml")
     assert shown.startswith(f"federation:  heart\nserver:      none: peers\nmember:      north at {place}\n")
     assert run.refused("net", "show", "s/server.key") == "s/server.key: holds a private key, which is shown to nobody"
     assert run.refused("net", "show", "none") == "none: No such file or directory"
-    assert run.refused("net", "show", "small.toml").startswith("small.toml: join.")
+    assert run.refused("net", "show", "small.toml").startswith("small.toml: not a join file (")
 
 
 def test_certificates_are_renewed_on_request_alone(run: Terminal) -> None:
@@ -136,23 +137,37 @@ def test_what_cannot_be_is_refused_in_one_line(run: Terminal) -> None:
         ("init", "small.toml", "--name", "a"): "small.toml: File exists",
         ("ca", "ca"): "ca/ca.key: exists",
         ("ca", "none", "--sign", "s/server.csr"): "none: no CA here (ca.key); make one: fedkin net ca none",
-        ("ca", "ca", "--sign", "ca/ca.crt"): "ca/ca.crt: not a certificate request in PEM",
+        ("ca", "ca", "--sign", "ca/ca.crt"): "ca/ca.crt: not a certificate request in PEM: it is a certificate",
         ("ca", "ca", "--sign", "s/server.csr", "--sign", "s/server.csr"): "--sign: 'server' is there twice",
     }
     invite = ["invite", "small.toml", "--ca", "ca/ca.crt", "--out", "j.toml"]
     for words, why in {
         (): "nobody takes part",
         ("--server", "server"): "--server server: expected its address too",
-        ("--server", "server=tcp/h:1"): "--member server.locator: expected tls/HOST:PORT",
+        ("--server", "server=tcp/h:1"): "--server server: expected tls/HOST:PORT, got 'tcp/h:1'",
+        ("--member", "a", "--router", "r=h:1"): "--router r: expected tls/HOST:PORT, got 'h:1'",
+        ("--server", f"server={place}", "--member", "a", "--router", "r"): "--router r: expected its address too",
+        ("--server", f"server={place}"): "nobody takes part but the server: give --member NAME for each client",
+        ("--member", f"a={place}", "--member", "b"): "method.name: 'sfmtl-graph' has a server: give --server NAME=",
         ("--server", f"server={place}", "--member", "server"): "--member server: there already",
         ("--member", "a b"): "join.members: 'a b' cannot be a name",
         ("--member", "bob", "--certificate", "ca/server.crt"): "--certificate ca/server.crt: it is of 'server'",
         ("--member", "bob", "--certificate", "none"): "none: No such file",
     }.items():
         refused[*invite, *words] = why
+    refused["invite", "small.toml", "--ca", "ca/server.crt", "--member", "a", "--out", "j.toml"] = (
+        "--ca ca/server.crt: this certificate is not that of a CA"
+    )
+    refused["invite", "small.toml", "--ca", "ca/ca.key", "--member", "a", "--out", "j.toml"] = (
+        "ca/ca.key: not a certificate in PEM: it is a private key"
+    )
+    peers = ["invite", "peers.toml", "--ca", "ca/ca.crt", "--member", "a", "--out", "j.toml"]
+    refused[*peers, "--server", f"server={place}"] = "--server: method 'dfedavgm' has none, all members are peers"
+    Path("peers.toml").write_text(tomli_w.dumps({**TABLE, "method": {"name": "dfedavgm"}}))
     refused["invite", "none.toml", "--ca", "ca/ca.crt", "--member", "a", "--out", "j.toml"] = "none.toml: "
     refused["invite", "small.toml", "--ca", "none", "--member", "a", "--out", "j.toml"] = "none: No such file"
-    refused["invite", "small.toml", "--ca", "ca/ca.crt", "--member", "a", "--out", "small.toml"] = "small.toml: exists"
+    peers[-1] = "small.toml"
+    refused[*peers] = "small.toml: exists"
     for words, why in refused.items():
         assert run.refused("net", *words).startswith(why), (words, why)
     assert not Path("j.toml").exists()

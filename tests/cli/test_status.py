@@ -68,6 +68,15 @@ def test_one_that_was_killed_is_said_to_be_silent(tmp_path: Path, said: Said) ->
     assert "has written nothing for 10 minutes" in text
 
 
+@pytest.mark.parametrize("state", ["ended", "left", "running"])
+def test_of_one_that_has_ended_nobody_is_said_to_be_here(
+    state: Literal["running", "ended", "left"], tmp_path: Path, said: Said
+) -> None:
+    write(tmp_path / "run", state, age=600)
+    rows = {line.split()[0]: re.split("  +", line.strip()) for line in said(str(tmp_path / "run")).splitlines()}
+    assert rows["north"][:4] == ["north", "no", "4", "10 minutes ago"]
+
+
 def test_watching_ends_with_the_run(tmp_path: Path, said: Said) -> None:
     write(tmp_path / "run", "left")
     assert "left; the same command comes back" in said(str(tmp_path / "run"), "--watch")

@@ -236,7 +236,7 @@ def test_passes_that_a_gpu_has_no_memory_for_are_made_shorter(monkeypatch: pytes
         ({"device": "gpu"}, "settings.device: no 'gpu'; expected 'cpu', 'cuda', or 'cuda:1'"),
         ({"device": "cuda", "mode": "workers"}, "mode = 'workers' is for processors; leave it out with"),
         ({"device": "cuda", "engine": "ray"}, "engine = 'ray' is for processors; leave it out with"),
-        ({"device": "cuda:77"}, "run.device: 'cuda:77', but torch .* sees .* here.*; set run.device = 'cpu'"),
+        ({"device": "cuda:77"}, "device: 'cuda:77', but torch .* sees .* here.*; choose 'cpu'"),
     ],
 )
 def test_a_device_that_is_not_there_is_refused_before_there_is_a_folder(

@@ -15,7 +15,7 @@ import torch
 from fedkin.data.own import OwnTable
 from fedkin.data.sources.tables import Csv, Parquet
 from fedkin.errors import DataError
-from fedkin.federation.summaries import SharedEncoding, TableSummary, agree, summary_of
+from fedkin.federation.summaries import SharedEncoding, TableSummary, agree, summary_of, unlike_targets
 from fedkin.federation.table_encoding import Reading, as_table
 from stays import HOSPITALS, written
 
@@ -128,6 +128,9 @@ REFUSED: dict[str, tuple[TableSummary, TableSummary, str]] = {
     "column": (told(x=[1, 2], y=[0, 1]), told(z=[1, 2], y=[0, 1]), "b: it has no column 'x', which most have"),
     "type": (told(x=[1, 2], y=[0, 1]), told(x=["p", "q"], y=[0, 1]), "b: its column 'x' holds text"),
     "target": (told(x=[1, 2], y=[0, 1]), told(x=[1, 2], y=["no", "yes"]), "b: its target holds text"),
+    "spelling": (
+        told(x=[1, 2], y=["no", "yes"]), told(x=[1, 2], y=["NO", "yes "]), "b: its target has 'NO' and 'yes ', which",
+    ),
     "one class": (told(x=[1, 2], y=[0, 0]), told(x=[1, 2], y=[0, 0]), "target 'y' is '0' in every row"),
     "no spread": (
         told(kind="regression", x=[1, 2], y=[3.0, 3.0]), told(kind="regression", x=[1, 2], y=[3.0, 3.0]),
@@ -142,6 +145,26 @@ def test_tables_that_do_not_fit_are_refused_by_name(case: str) -> None:
     kind: Any = "regression" if case == "no spread" else None
     with pytest.raises(DataError, match=words):
         agree({"a": one, "b": other}, Reading(target="y", client="who", kind=kind))
+
+
+def told_of_targets(**values: list[str]) -> dict[str, TableSummary]:
+    return {id: told(x=range(len(each)), y=each) for id, each in values.items()}
+
+
+def test_who_writes_classes_otherwise_than_most_is_named() -> None:
+    reading, risk = Reading(target="y", client="who"), Reading(target="y", client="who", kind="risk")
+    wards = told_of_targets(a=["ICU", "ER"], b=["icu", "er"], c=["icu", "er"], d=["burns"])
+    assert unlike_targets(wards, reading) == {"a": "its target has 'ER' and 'ICU', which most write 'er' and 'icu'"}
+    yes = told_of_targets(a=["NO", "YES"], b=["no", "yes"], c=["no"], d=["no", "yes", "unknown"])
+    assert unlike_targets(yes, risk) == {
+        "a": "its target has 'NO' and 'YES', which most write 'no' and 'yes'",
+        "d": "its target has 'unknown', and a risk has two values, here 'no' and 'yes'",
+    }
+
+
+def test_classes_that_one_participant_tells_apart_are_two() -> None:
+    letters = told_of_targets(a=["a", "A"], b=["a"], c=["A"])
+    assert unlike_targets(letters, Reading(target="y", client="who")) == {}
 
 
 @pytest.mark.parametrize("change", ["{}", "[", '"x"', "types", "target", "values", "rows", "moments"])

@@ -201,6 +201,11 @@ def test_rows_of_a_person_stay_on_one_side() -> None:
             assert pairs.setdefault((hospital, patient), held) == held
 
 
+def test_a_frame_for_each_client_is_refused_in_a_sentence() -> None:
+    with pytest.raises(DataError, match=r"expected a frame .* of all clients, .*; got dict"):
+        as_table({"north": frame(), "south": frame()})
+
+
 @pytest.mark.parametrize("unit", [1e-12, 1.0, 1e12])
 def test_inputs_do_not_depend_on_units(unit: float) -> None:
     first, other = made(), Federation.from_frame(frame().assign(age=lambda rows: rows["age"] * unit), target="died",

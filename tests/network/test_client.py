@@ -18,6 +18,7 @@ from fedkin.errors import ConfigError, MethodError
 from fedkin.federation import Federation
 from fedkin.learning.metrics import MEASURES
 from fedkin.network import agreement
+from fedkin.network.client import NetworkClient
 from fedkin.network.link import Link
 from fedkin.network.messages import encode, read, tree_of
 from fedkin.network.registration import about_of
@@ -26,6 +27,7 @@ from fedkin.running.experiment import Experiment
 from fedkin.running.networked import settings_of, setup_of
 from fedkin.tasks import Task
 from network.federations import NOWHERE, Clients, Ending, clients, experiment, served
+from network.memory import MemoryNetwork
 
 PLAN = experiment(clients=2, rounds=4)
 
@@ -289,6 +291,13 @@ def test_a_client_that_cannot_take_part_says_so_with_consent_only(
 
 
 # -- refused on both sides ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", ["gpu0", "cuda:77"])
+def test_a_device_that_is_not_there_is_refused_before_anything_is_asked(device: str, tmp_path: Path) -> None:
+    federation = PLAN.federation(NOWHERE)
+    with MemoryNetwork().link("c00") as link, pytest.raises(ConfigError, match=f"device: .*{device}"):
+        NetworkClient(link, (federation["c00"], federation.task), setup_of, tmp_path, device=device)
 
 
 def test_of_another_version_nothing_else_is_read() -> None:

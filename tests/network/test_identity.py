@@ -19,6 +19,7 @@ from certificates import Town, new_town
 from fedkin.errors import ConfigError
 from fedkin.network import identity as keys
 from fedkin.network.identity import (
+    Revocations,
     certificate_pem,
     certificates_of,
     fingerprint,
@@ -247,3 +248,22 @@ def test_requests_that_cannot_be_signed(town: Town) -> None:
             make_request(keys.make_key(), name)
     with pytest.raises(ConfigError, match=r"^--host: 'ü' is no host name or address$"):
         make_request(keys.make_key(), "ann", ["ü"])
+
+
+def test_a_revoked_line_that_can_be_nobody_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "revoked"
+    path.write_text(f"ann  # left\n\nsha256:{'a' * 64}\n")
+    at_work = Revocations(path)
+    assert "ann" in at_work
+    for line in ("revoked ann", "sha256:abc", "SHA256:" + "a" * 64):
+        path.write_text(f"bob\n{line}\n")
+        assert "bob" in at_work
+        with pytest.raises(ConfigError, match=r"line 2: .*expected a name, or a fingerprint sha256:"):
+            Revocations(path)
+
+
+def test_the_ca_is_named_with_its_fingerprint_since_another_may_have_its_name() -> None:
+    one, other = new_town(), new_town()
+    expected = f"signed by CN=test-ca, expected CN=test-ca {keys.fingerprint(other.ca)}"
+    with pytest.raises(ConfigError, match=expected):
+        verify(one["ann"].chain, [other.ca], "ann", "c")

@@ -123,7 +123,7 @@ def test_who_is_refused_is_told_in_one_line_and_harms_nobody(tmp_path: Path, tow
         server = place.serve("--out", str(run))
         nodes = {name: place.join(name) for name in NAMES[:-1]}
         with place.follow("server") as said:
-            said.until("7 of 8 clients are here")
+            said.until("7 of 8 clients are ready")
             for name, words, (key, data, file), server_says in strangers(place, town):
                 process = place.start_as(name, "join", key, data, file)
                 process.join(120)

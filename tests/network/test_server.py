@@ -165,7 +165,7 @@ def test_after_a_deadline_it_begins_with_those_who_came(tmp_path: Path) -> None:
         assert there.errors == {}
     assert result is not None
     assert {row[1] for row in result.clients} == {"c00", "c01"}
-    assert "2 of 3 clients are here: c00, c01; missing: c02" in said
+    assert "2 of 3 clients are ready: c00, c01; missing: c02" in said
     assert "1 clients have not come in time, and are left out" in said
 
 

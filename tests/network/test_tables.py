@@ -94,7 +94,7 @@ def at_home(root: Path) -> None:
 def test_a_run_over_tables_is_that_of_a_simulation(
     there: Hospitals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also if one has a column that most have not, which stays there; each is asked once what may leave."""
+    """Also if one has a column that most do not have, which stays there; each is asked once what may leave."""
     table(SOUTH).assign(name="X").to_csv(tmp_path / "more.csv", index=False)
     sent, asked = list[bytes](), list[list[str]]()
 
@@ -115,7 +115,7 @@ def test_a_run_over_tables_is_that_of_a_simulation(
     there.join()
     assert there.errors == {}
     assert len(asked) == len(HOSPITALS)
-    assert "columns that most have not stay here: name" in there.said[SOUTH]
+    assert "columns that most do not have stay here: name" in there.said[SOUTH]
     assert sent
     assert not any(b'"name": {"X"' in data for data in sent)
     equal(there, tmp_path)
@@ -155,8 +155,10 @@ def test_peers_agree_without_a_server(tmp_path: Path) -> None:
     ("change", "words"),
     [
         (lambda rows: rows.rename(columns={"dose": "amount"}),
-         "it has no column 'dose', which most have, and it has 'amount', which most have not"),
+         "it has no column 'dose', which most have, and it has 'amount', which most do not have"),
         (lambda rows: rows.assign(age="old"), "its column 'age' holds text, and that of most holds number"),
+        (lambda rows: rows.assign(died=rows.died.str.upper()),
+         "its target has 'NO' and 'YES', which most write 'no' and 'yes'"),
     ],
 )  # fmt: skip
 def test_a_wrong_table_that_comes_first_is_refused_alone_and_comes_back_corrected(

@@ -205,6 +205,10 @@ FILES: dict[str, tuple[Callable[[int], list[str]], str, dict[str, Any]]] = {
     "commas as decimal signs": (
         lambda row: [f"1.{row:03},5", "a", "10:30", "TRUE"], ";", {"decimal": ",", "thousands": "."},
     ),
+    "commas as decimal signs, found by their digits": (
+        lambda row: [f"1.{row:03},5" if row % 3 else f"{row},25", "a", "10:30", "TRUE"], ";", {},
+    ),
+    "commas for thousands, found by their points": (lambda row: [f"1,{row:03}.5", "a", "10:30", "TRUE"], ";", {}),
     "points for thousands": (lambda row: [f"{1 + row}.000", "a", "10:30", "TRUE"], ";", {"decimal": ","}),
 }  # fmt: skip
 
@@ -250,7 +254,7 @@ def test_a_text_that_a_frame_had_as_a_category_is_none_that_is_missing() -> None
     (b"age,ward,bed,admitted,smoker\n60\n", "row 1: expected 5 cells, one for each column, got 1"),
     (b"age,ward,bed,admitted,smoker\n60,K\xf6ln,1,2024-01-05,true\n", "not UTF-8; save it as UTF-8"),
     (b"age,ward,bed,admitted,smoker\n61 years,a,1,2024-01-05,true\n", "column 'age', row 1: expected a number"),
-    (b"age;ward;bed;admitted;smoker\n61,5;a;1;2024-01-05;true\n", "got '61,5'; write 61.5 and 2026-01-31, or as"),
+    (b"age;ward;bed;admitted;smoker\n61,500;a;1;2024-01-05;true\n", "got '61,500'; write 61.5 and 2026-01-31, or as"),
     (b"age,ward,bed,admitted,smoker\n", "no rows"),
     (b"", "no rows"),
     (None, "No such file"),

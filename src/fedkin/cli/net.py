@@ -162,7 +162,7 @@ def _invite(
     """Write a join file: the experiment, who takes part, at which addresses, and whose CA is trusted.
 
     Examples:
-    fedkin net invite EXPERIMENT.toml --ca ca.pem --member server=host:7447 --member north --out join.toml
+    fedkin net invite EXPERIMENT.toml --ca ca.crt --server s=tls/HOST:7447 --member a --out join.toml
     """
     from fedkin.network import identity
     from fedkin.network.join_file import VERSION, Join, write_join
@@ -175,14 +175,20 @@ def _invite(
     loaded = load(experiment)
     check_no_files(loaded)
     text = text_in(experiment, SETTINGS_BYTES)
-    book, first = _book([*filter(None, [server]), *members, *filter(None, [router])], certificates)
-    between = router.partition("=")[0] if router else ""
-    if server and not router and not book[first].locator:
-        raise ConfigError(f"--server {first}: expected its address too: --server {first}=tls/HOST:PORT")
+    named = [("--server", server), *(("--member", word) for word in members), ("--router", router)]
+    book = _book([(option, word) for option, word in named if word], certificates)
+    roles = {option: (word or "").partition("=")[0] for option, word in named}
+    for option in ("--router",) if router else ("--server",) if server else ():
+        if not book[roles[option]].locator:
+            it = f"{option} {roles[option]}"
+            raise ConfigError(f"{it}: expected its address too: {it}=tls/HOST:PORT")
+    roots = identity.certificates_of(identity.read_file(ca), str(ca))
+    if not all(map(identity.is_ca, roots)):
+        raise ConfigError(f"--ca {ca}: this certificate is not that of a CA; fedkin net ca DIR makes one: DIR/ca.crt")
     table: dict[str, Any] = {
-        "version": VERSION, "federation": name or loaded.name, "server": first if server else "", "router": between,
-        "ca": identity.certificate_pem(identity.certificates_of(identity.read_file(ca), str(ca))).decode(),
-        "experiment": text, "members": book,
+        "version": VERSION, "federation": name or loaded.name, "server": roles["--server"],
+        "router": roles["--router"], "ca": identity.certificate_pem(roots).decode(), "experiment": text,
+        "members": book,
     }  # fmt: skip
     join = parse(Join, table, "join")
     check_members(loaded, join)
@@ -190,20 +196,19 @@ def _invite(
     say(f"join file:  {out} (no secret; send it by a way that its readers trust)", *_of_join(join))
 
 
-def _book(members: Sequence[str], pins: Sequence[Path]) -> tuple[dict[str, Member], str]:
-    """(the address book of NAME or NAME=ADDRESS, with the certificates in these files; the first name)."""
+def _book(members: Sequence[tuple[str, str]], pins: Sequence[Path]) -> dict[str, Member]:
+    """Return the address book of (option, NAME or NAME=ADDRESS), with the certificates in these files."""
     from fedkin.network import identity
-    from fedkin.network.join_file import Member
-    from fedkin.settings import parse
+    from fedkin.network.join_file import Member, locator
 
     if not members:
         raise ConfigError("nobody takes part; expected --server NAME=tls/HOST:PORT, --member NAME")
     book: dict[str, Member] = {}
-    for word in members:
+    for option, word in members:
         name, _, place = word.partition("=")
         if name in book:
-            raise ConfigError(f"--member {escaped(name, 64)}: there already")
-        book[name] = parse(Member, {"locator": place}, f"--member {escaped(name, 64)}")
+            raise ConfigError(f"{option} {escaped(name, 64)}: there already")
+        book[name] = Member(locator=place and locator(place, f"{option} {escaped(name, 64)}: "))
     for path in pins:
         chain = identity.certificates_of(identity.read_file(path), str(path))
         name = identity.common_name(chain[0].subject, str(path))
@@ -211,7 +216,7 @@ def _book(members: Sequence[str], pins: Sequence[Path]) -> tuple[dict[str, Membe
             raise ConfigError(f"--certificate {path}: it is of {name!r}, who is not a member: --member {name}")
         pem = identity.certificate_pem(chain[:1]).decode()
         book[name] = Member(locator=book[name].locator, certificate=pem)
-    return book, next(iter(book))
+    return book
 
 
 @net.command("show", rich_help_panel=_LOOK)
@@ -534,7 +539,11 @@ def _print_status(file: Path, status: Status) -> None:
         say(f"its model: {status.model[:_MARK]} (fedkin export {file.parent})")
     if status.epsilon is not None:
         say(f"released so far in this run: epsilon {status.epsilon:.2f}")
-    rows = [_row(name, other, now) for name, other in status.others.items()]
+    over = late or status.state != "running"  # then nobody knows who is here
+    rows = [
+        _row(name, other.model_copy(update={"here": other.here and not over}), now)
+        for name, other in status.others.items()
+    ]
     heads = [head for head in _HEADS if head not in _HEADS[-3:] or any(row[head] for row in rows)]
     print_table(heads, [[row[head] for head in heads] for row in rows])
     say(*(f"refused of {name}, the last: {escaped(other.why)}" for name, other in status.others.items() if other.why))

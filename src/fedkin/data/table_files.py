@@ -336,6 +336,8 @@ def _unlike(files: list[str], tables: list[pa.Table]) -> str | None:
             one = kinds.index("texts") if "texts" in kinds else 0
             other = next(at for at, kind in enumerate(types) if kind not in (types[one], pa.null()))
             what = [f"{files[at]} has {kinds[at] if kinds[one] != kinds[other] else types[at]}" for at in (one, other)]
+            if note := column_notes(tables[one]).get(name):
+                what.append(f"and {files[one]} {note}")
             return f"{escaped(name)}: {', '.join(what)}: write one kind in all, or name it in categories or leave_out"
     return None
 

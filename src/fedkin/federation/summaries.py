@@ -7,14 +7,14 @@ follow from all summaries equal those of a simulation over the same tables, bit 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
 import pyarrow as pa
 from pydantic import Field
 
-from fedkin.errors import DataError
+from fedkin.errors import DataError, first_few
 from fedkin.federation.table_encoding import (
     AsJson,
     Column,
@@ -59,7 +59,7 @@ class ColumnTypes(AsJson):
         for name, kind in common.types.items():
             if name not in self.types:
                 extra = [escaped(repr(column), 60) for column in self.types if column not in common.types][:3]
-                more = f", and it has {', '.join(extra)}, which most have not" if extra else ""
+                more = f", and it has {', '.join(extra)}, which most do not have" if extra else ""
                 return f"it has no column {escaped(repr(name), 60)}, which most have{more}"
             if self.types[name] != kind and "empty" not in (self.types[name], kind):
                 return f"its column {escaped(repr(name), 60)} holds {self.types[name]}, and that of most holds {kind}"
@@ -220,12 +220,41 @@ def agree(summaries: Mapping[str, TableSummary], reading: Reading) -> SharedEnco
     for id in order:
         if words := summaries[id].columns.unlike(common):
             raise DataError(f"{id}: {words}; expected the same everywhere")
+    for id, words in unlike_targets(summaries, reading).items():
+        raise DataError(f"{id}: {words}; expected the same everywhere")
     kinds: dict[str, Column] = {
         name: "category" if column_type == "text" or name in reading.categories else "number"
         for name, column_type in common.types.items()
     }
     encoding = Encoding.of([_with_kinds(summaries[id].profile, kinds) for id in order], kinds, reading.least)
     return SharedEncoding(encoding, _target([summaries[id] for id in order], reading))
+
+
+def unlike_targets(summaries: Mapping[str, TableSummary], reading: Reading) -> dict[str, str]:
+    """Return the participants whose target has values that most write otherwise, or a risk cannot have, and why.
+
+    Two values that differ only in case or spaces are two classes if one participant has both. In a risk the two values
+    that most participants have count.
+    """
+    values = {id: dict.fromkeys(summaries[id].values or ()) for id in sorted(summaries)}
+    counts, risk = Counter(value for each in values.values() for value in each), reading.kind == "risk"
+    spellings, same = dict[str, str](), dict[str, str]()
+    for value, _ in counts.most_common():
+        usual = spellings.setdefault(value.strip().casefold(), value)
+        both = not risk and any(value in each and usual in each for each in values.values())
+        same[value] = value if both else usual
+    two = [value for value, usual in same.items() if value == usual][: 2 if risk else None]
+    found = {}
+    for id, each in values.items():
+        if spelled := [value for value in each if same[value] != value]:
+            found[id] = f"its target has {_listed(spelled)}, which most write {_listed(same[each] for each in spelled)}"
+        elif more := [value for value in each if value not in two]:
+            found[id] = f"its target has {_listed(more)}, and a risk has two values, here {_listed(two)}"
+    return found
+
+
+def _listed(values: Iterable[str]) -> str:
+    return first_few([repr(escaped(value, 30)) for value in sorted(values)], 4, " and ")
 
 
 def _with_kinds(profile: Profile, kinds: Mapping[str, Column]) -> Profile:

@@ -110,8 +110,8 @@ def as_table(frame: Any) -> pa.Table:
         if type(frame).__module__.split(".")[0] == "pandas":
             frame = pa.Table.from_pandas(frame, preserve_index=False)
         return without_views(frame if isinstance(frame, pa.Table) else pa.table(frame))
-    except (TypeError, ValueError, pa.ArrowException) as error:
-        expected = "a frame of pandas or polars, an Arrow table or a dict of columns, each of one kind of values"
+    except (TypeError, ValueError, KeyError, pa.ArrowException) as error:
+        expected = "a frame of pandas or polars, an Arrow table or a dict of columns, of all clients, each of one kind"
         raise DataError(f"frame: expected {expected}; got {type(frame).__name__} ({error_text(error)})") from None
 
 

@@ -39,14 +39,17 @@ def checked(name: str) -> str:
 
 
 def opened(name: str) -> torch.device:
-    """Return the device of that name; raises ConfigError if this machine has no such GPU."""
-    device = torch.device(name)
+    """Return the device of that name; raises ConfigError if there is none, or no such GPU here."""
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(f"device: {name!r} is none; expected 'cpu', 'cuda', or 'cuda:1' for the second GPU") from None
     if device.type != "cuda":
         return device
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if (device.index or 0) >= count:
         seen = f"{count} of them here" if count else "no GPU here (a build for CPUs only, no driver, or no GPU)"
-        raise ConfigError(f"run.device: {name!r}, but torch {torch.__version__} sees {seen}; set run.device = 'cpu'")
+        raise ConfigError(f"device: {name!r}, but torch {torch.__version__} sees {seen}; choose 'cpu'")
     # cuBLAS reads this at the first matrix product of a process. Without it, the order of its sums can change.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     return device

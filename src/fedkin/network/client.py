@@ -168,7 +168,7 @@ class NetworkClient(ServerConnection):
     ) -> None:  # fmt: skip
         super().__init__(link, server, say=say, stop=stop, patience=patience)
         self.setup_of, self.folder, self.samples = setup_of, folder, samples
-        self.settings, self.device = settings, device
+        self.settings, self.device = settings, str(opened(device))  # before anything leaves
         self.consent, self.ledger, self.take_home = consent, ledger or Ledger(), take_home
         self.client: Client
         self.task: Task
@@ -284,7 +284,7 @@ class NetworkClient(ServerConnection):
         try:
             self.columns = ColumnTypes.from_json(self._hello(columns=table.summary.columns.to_json()).columns)
             if extra := table.keep(self.columns):
-                self.say(f"columns that most have not stay here: {', '.join(map(escaped, extra))}")
+                self.say(f"columns that most do not have stay here: {', '.join(map(escaped, extra))}")
             encoding = self._hello(profile=table.summary.to_json()).encoding
             self.encoding = SharedEncoding.from_json(encoding)
             return table.client(self.encoding)

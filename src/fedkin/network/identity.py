@@ -9,6 +9,7 @@ import datetime
 import hashlib
 import ipaddress
 import os
+import re
 import stat
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -157,8 +158,24 @@ def certificates_of(data: bytes, where: str) -> list[x509.Certificate]:
         for each in certificates:
             each.public_key()
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise ConfigError(f"{where}: not a certificate in PEM ({error_text(error)})") from None
+        raise ConfigError(f"{where}: not a certificate in PEM{_instead(data, error)}") from None
     return certificates
+
+
+def _instead(data: bytes, error: Exception) -> str:
+    """Return what PEM data are instead of what was expected, or else the error."""
+    for label, what in ((b"PRIVATE KEY", "private key"), (b"REQUEST", "request"), (b"CERTIFICATE", "certificate")):
+        if re.search(rb"-----BEGIN [A-Z ]*" + label + rb"-----", data):
+            return f": it is a {what}"
+    return f" ({error_text(error)})" if b"-----BEGIN " in data else ""
+
+
+def is_ca(certificate: x509.Certificate) -> bool:
+    """Return whether this is the certificate of a CA."""
+    try:
+        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except (x509.ExtensionNotFound, ValueError):
+        return False
 
 
 def certificate_pem(chain: Iterable[x509.Certificate]) -> bytes:
@@ -222,7 +239,7 @@ def verify(
         policy.build_client_verifier().verify(chain[0], list(chain[1:]))
     except (verification.VerificationError, ValueError) as error:
         issuer = escaped(chain[-1].issuer.rfc4514_string(), 80)
-        wanted = " or ".join(escaped(root.subject.rfc4514_string(), 80) for root in roots)
+        wanted = " or ".join(f"{escaped(root.subject.rfc4514_string(), 80)} {fingerprint(root)}" for root in roots)
         raise ConfigError(
             f"{where}: not signed by the CA of this federation: signed by {issuer}, expected {wanted} "
             f"({error_text(error)})"
@@ -237,6 +254,9 @@ def _check_issuer(policy: object, certificate: object, usage: x509.KeyUsage | No
 def _check_leaf(policy: object, certificate: object, constraints: x509.BasicConstraints | None) -> None:
     if constraints is not None and constraints.ca:
         raise ValueError("this is the certificate of a CA; expected a participant's")
+
+
+_FINGERPRINT = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 class Revocations:
@@ -259,8 +279,13 @@ class Revocations:
         try:
             lines = self.path.read_text(encoding="utf-8").splitlines() if self.path is not None else []
         except (OSError, ValueError) as error:
-            raise ConfigError(f"{self.path}: {error_text(error)}") from None
-        self.entries = frozenset(line.partition("#")[0].strip() for line in lines) - {""}
+            raise ConfigError(f"{self.path}: {getattr(error, 'strerror', None) or error_text(error)}") from None
+        entries = [line.partition("#")[0].strip() for line in lines]
+        self.entries = frozenset(entries) - {""}
+        for number, entry in enumerate(entries, 1):
+            if entry and not (plain_word(entry) or _FINGERPRINT.fullmatch(entry)):
+                what = f"{escaped(entry, 80)!r} can be nobody; expected a name, or a fingerprint sha256: of 64 digits"
+                raise ConfigError(f"{self.path}: line {number}: {what}")
 
 
 NOBODY = Revocations()
@@ -294,7 +319,7 @@ def request_of(data: bytes, where: str) -> x509.CertificateSigningRequest:
         request.public_key()
         list(request.extensions)
     except (ValueError, TypeError, UnsupportedAlgorithm, x509.DuplicateExtension) as error:
-        raise ConfigError(f"{where}: not a certificate request in PEM ({error_text(error)})") from None
+        raise ConfigError(f"{where}: not a certificate request in PEM{_instead(data, error)}") from None
     if not good:
         raise ConfigError(f"{where}: the request is not signed by its own key; it was changed, make it anew")
     common_name(request.subject, where)

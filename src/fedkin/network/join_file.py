@@ -173,6 +173,8 @@ def read_join(path: Path) -> Join:
         raise ConfigError(f"{path}: {error.strerror or error}") from None
     except ValueError as error:
         raise ConfigError(f"{path}: not a join file ({error_text(error)})") from None
+    if "version" not in table:
+        raise ConfigError(f"{path}: not a join file (it has no version); fedkin net invite makes one")
     if isinstance(members := table.get("members"), dict):
         where = f"{path}: join.members"
         table["members"] = {name: parse(Member, each, f"{where}.{escaped(name, 64)}") for name, each in members.items()}

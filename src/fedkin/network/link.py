@@ -23,7 +23,7 @@ LARGEST = 1 << 28
 # What may be wrong if another participant is not reached.
 UNREACHED = (
     "is it running, its address in the join file right and its port open; are both certificates valid and of this "
-    "federation's CA, is this participant in its address book, and does no other process use this participant's key?"
+    "federation's CA, is this participant in its join file, and does no other process use this participant's key?"
 )
 _SUBJECT = re.compile(r"[a-z0-9._-]+(?:/[a-z0-9._-]+)*")
 _LONGEST_SUBJECT = 200

@@ -52,7 +52,7 @@ def agree_with_peers(
         }
         common = common_columns(columns) if kept is None else kept.columns
         if extra := table.keep(common):
-            say(f"columns that most have not stay here: {', '.join(map(escaped, extra))}")
+            say(f"columns that most do not have stay here: {', '.join(map(escaped, extra))}")
         profiles = {
             id: TableSummary.from_json(text) for id, text in exchanged("profile", table.summary.to_json()).items()
         }

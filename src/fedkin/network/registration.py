@@ -24,8 +24,13 @@ from fedkin.engines.setup import Setup
 from fedkin.errors import ConfigError, DataError, MethodError, RunError, first_few
 from fedkin.federation import Client, Federation
 from fedkin.federation.samples import Absence
+<<<<<<< HEAD
 from fedkin.federation.summaries import ColumnTypes, SharedEncoding, TableSummary, agree, common_columns
 from fedkin.federation.table_encoding import Reading
+=======
+from fedkin.federation.summaries import ColumnTypes, SharedEncoding, TableSummary, agree, common_columns, unlike_targets
+from fedkin.federation.table_encoding import Reading
+>>>>>>> trial-net
 from fedkin.network.agreement import Agreement, SetupOf, Terms, difference, setup_and_agreement
 from fedkin.network.link import Link, LinkError, Missed, Refused
 from fedkin.network.messages import Count, Id, Pointer, WireMessage, encode, read
@@ -267,8 +272,8 @@ class Registration:
         """Return which clients are there and which are missing, in one line."""
         stage = self._stage()
         here, missing = self._arrived(stage), self._missing(stage)
-        what = {"columns": "have told their columns", "profile": "have told of their tables", "about": "are here"}
-        line = f"{len(here)} of {self._needed()} clients {what[stage]}: {', '.join(here) or 'nobody'}"
+        what = {"columns": "have told their columns", "profile": "have told of their tables", "about": "are ready"}
+        line = f"{len(here)} of {self._needed()} clients {what[stage]}: {', '.join(here) or 'nobody yet'}"
         return line + (f"; missing: {missing}" if missing and here else "")
 
     def _missing(self, stage: Stage) -> str:
@@ -415,11 +420,11 @@ class Registration:
         elif stage == "profile":
             assert self.reading is not None
             assert self.columns is not None
-            wrong, names = {}, tuple(sorted(hellos))
             summaries = {name: TableSummary.from_json(hello.profile) for name, hello in hellos.items()}
-            self.shared = Shared(agree(summaries, self.reading), self.columns, names)
-            self.keep(self.shared)
-            self._set_task(self.shared.task)
+            if not (wrong := unlike_targets(summaries, self.reading)):
+                self.shared = Shared(agree(summaries, self.reading), self.columns, tuple(sorted(hellos)))
+                self.keep(self.shared)
+                self._set_task(self.shared.task)
         else:
             wrong = self._unlike_most(hellos)
             if not wrong:
@@ -605,7 +610,7 @@ class Registration:
         if hello.leaves:
             return "" if name in self.members else "it takes no part, so that there is nothing to leave"
         if words := difference(self.agreement, hello.agreement):
-            return words
+            return f"{words} (here: the server; there: {name})"
         named, stage, about = self.network.clients, hello.stage, hello.about
         if (self.complete or not hello.seen) and not self._is_active(name):
             return self._why_not_admitted(name, hello)

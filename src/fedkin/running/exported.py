@@ -16,7 +16,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -226,10 +226,21 @@ def _csv_columns(path: str, model: Mapping[str, Any]) -> dict[str, list[Any]]:
         if len(row) != len(head):
             raise ValueError(f"row {number}: expected {len(head)} cells, one for each column, got {len(row)}")
     cells = dict(zip(head, zip(*rows, strict=True), strict=True))
-    return {
-        column["name"]: [_cell(text, column, row, form) for row, text in enumerate(cells[column["name"]], 1)]
-        for column in model["columns"] or () if column["name"] in cells
-    }  # fmt: skip
+    columns = {}
+    for column in model["columns"] or ():
+        if (texts := cells.get(column["name"])) is not None:
+            marks = {**form, "decimal": form["decimal"] or _decimal_of(texts, form)}
+            columns[column["name"]] = [_cell(text, column, row, marks) for row, text in enumerate(texts, 1)]
+    return columns
+
+
+def _decimal_of(texts: Sequence[str], form: Mapping[str, Any]) -> str | None:
+    """Return the decimal sign of numbers with commas, as training finds it; None if it is not clear, or not needed."""
+    numbers = [text.strip() for text in texts if text not in form["missing"]]
+    commas = [number for number in numbers if "," in number]
+    if form["thousands"] or all(re.fullmatch(r"[+-]?[1-9][0-9]{0,2}(,[0-9]{3})+", number) for number in commas):
+        return None
+    return next((d for d in ",." if all(_plain_number(number, d, None) is not None for number in numbers)), None)
 
 
 def _cell(text: str, column: Mapping[str, Any], row: int, form: Mapping[str, Any]) -> Any:

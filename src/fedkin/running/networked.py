@@ -86,7 +86,13 @@ def with_join_file(experiment: Experiment, join: Join) -> Experiment:
 
 def check_members(experiment: Experiment, join: Join) -> None:
     """Raise ConfigError, before anybody joins, if the experiment's clients do not fit the members of a join file."""
-    names = sorted(set(join.participants) - {join.server})
+    names, method = sorted(set(join.participants) - {join.server}), experiment.method
+    if isinstance(method, PeerMethod) and join.server:
+        raise ConfigError(f"--server: method {method.name!r} has none, all members are peers: leave --server out")
+    if not isinstance(method, PeerMethod) and not join.server:
+        raise ConfigError(f"method.name: {method.name!r} has a server: give --server NAME=tls/HOST:PORT")
+    if not names:
+        raise ConfigError("nobody takes part but the server: give --member NAME for each client")
     clients = _with_members(experiment, join).network.clients
     if isinstance(clients, int):
         if clients > len(names):

@@ -141,6 +141,9 @@ def test_files_of_a_folder_must_go_together(tmp_path: Path) -> None:
     (tmp_path / "b.csv").write_text("x,died\nhigh,0\nlow,1\n")
     with pytest.raises(DataError, match=r"values of different kinds in two files \(x: b.csv has texts, a.csv has num"):
         read("csv", tmp_path)
+    (tmp_path / "b.csv").write_text("x,died\n3,0\n4,1\n-,1\n")
+    with pytest.raises(DataError, match=r'b.csv is read as text.* number is \'-\' in row 3: data.missing = \["-"\]'):
+        read("csv", tmp_path)
     (tmp_path / "b.csv").write_text("x,died\n1.5,0\n,1\n")
     assert sorted(read("csv", tmp_path, least=1)) == ["a", "b"]
 
