@@ -24,13 +24,8 @@ from fedkin.engines.setup import Setup
 from fedkin.errors import ConfigError, DataError, MethodError, RunError, first_few
 from fedkin.federation import Client, Federation
 from fedkin.federation.samples import Absence
-<<<<<<< HEAD
-from fedkin.federation.summaries import ColumnTypes, SharedEncoding, TableSummary, agree, common_columns
-from fedkin.federation.table_encoding import Reading
-=======
 from fedkin.federation.summaries import ColumnTypes, SharedEncoding, TableSummary, agree, common_columns, unlike_targets
 from fedkin.federation.table_encoding import Reading
->>>>>>> trial-net
 from fedkin.network.agreement import Agreement, SetupOf, Terms, difference, setup_and_agreement
 from fedkin.network.link import Link, LinkError, Missed, Refused
 from fedkin.network.messages import Count, Id, Pointer, WireMessage, encode, read
