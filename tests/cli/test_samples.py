@@ -49,7 +49,7 @@ def test_without_consent_nothing_of_a_table_leaves(server: bool, tmp_path: Path)
         assert not [data for data in link.offers.values() if data]
     assert any("rare ones may identify people" in line for line in shown)
     assert any("params (of the net: body.1.weight [4, " in line for line in shown)
-    assert ledger.beside == []
+    assert ledger.sent_unprotected == []
 
 
 def test_options_that_the_experiment_decides(tmp_path: Path) -> None:
