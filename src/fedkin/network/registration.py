@@ -247,7 +247,7 @@ class Registration:
                 if self.complete and (not resumed or (back and (left <= 0 or back.issuperset(self.active)))):
                     return self.roster()
                 if stopping():
-                    raise RunError("stopped while clients were awaited; nothing is lost, start it again")
+                    raise RunError("stopped while clients were awaited; nothing is lost; --resume continues it")
                 if (line := self._state()) != status:
                     status = line
                     self.say(line)
