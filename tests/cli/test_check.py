@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import tomli_w
@@ -12,9 +13,11 @@ from typer.testing import CliRunner
 from fedkin.cli import app
 from fedkin.errors import RunError
 from fedkin.folders import locked
+from fedkin.network.status import StatusFile
 from fedkin.running.api import run as run_in_python
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import run_experiment
+from network.memory import MemoryNetwork
 from support import small_federation
 from tiny import TABLE, CutAt
 
@@ -138,6 +141,21 @@ def test_what_is_no_run_or_in_use_is_said(folders: Path, tmp_path: Path) -> None
         assert "in use by process" in str(ended.exception)
     (tmp_path / "plan.json").write_text("{}")
     assert checked(tmp_path)[1][0].endswith("nothing was begun in it: give the command again with --out")
+
+
+@pytest.mark.parametrize(
+    ("role", "command"), [("server", "fedkin net serve --resume {}"), ("peer", "the same fedkin net join")]
+)
+def test_a_participant_of_a_network_says_how_it_goes_on(
+    folders: Path, tmp_path: Path, role: Literal["server", "peer"], command: str
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(folders / "cut", folder)
+    with MemoryNetwork().link("ann") as link, StatusFile(link, folder, role, list):
+        pass
+    code, lines = checked(folder)
+    assert code == 0
+    assert lines[0] == f"{folder}: not finished; goes on from round 2: {command.format(folder)}"
 
 
 def test_a_run_from_python_says_how_it_goes_on(tmp_path: Path) -> None:

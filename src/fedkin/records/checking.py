@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from fedkin.errors import RunError
 from fedkin.folders import holder
+from fedkin.network import status
 from fedkin.records import files, reading
 from fedkin.records.recorder import Checkpoints
 
@@ -118,6 +119,9 @@ def _again(folder: Path) -> str:
         folder = next((up for up in list(folder.parents)[:2] if (up / "plan.json").exists()), folder)
     command = "run"
     with suppress(RunError):
+        if (folder / status.FILE).exists():
+            role = status.read_status(folder / status.FILE).role
+            return f"fedkin net serve --resume {folder}" if role == "server" else "the same fedkin net join"
         if (folder / "plan.json").exists():
             command = {"sweep": "tune"}.get(name := reading.plan_in(folder).command, name)
         elif not reading.settings_in(folder / "experiment.toml").get("data"):
