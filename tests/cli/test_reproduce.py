@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -392,6 +393,29 @@ def test_a_page_says_which_rows_have_views_that_no_row_of_local_has() -> None:
     assert FinishedPart(part, base, {}, tuned).unmatched_views(table) == ["mapl"]
     tuned["mapl"] = TunedRow({"method.augment.crop": 0.761})
     assert FinishedPart(part, base, {}, tuned).unmatched_views(table) == []
+
+
+def test_a_verdict_is_not_kept_if_one_of_its_rows_was_run_again() -> None:
+    claim = {"text": "fedavg spreads less", "better": "fedavg", "than": "local", "figure": "variance"}
+    preset = str(ROOT / "presets" / "digits-rotated.toml")
+    table = parse(PaperTable, {**SMALL, "row": [], "claim": [claim], "federation": [{**ONE, "preset": preset}]}, "here")
+
+    def done(names: Sequence[str], variance: float) -> FinishedPart:
+        figures = {"mean": 0.5, "variance": variance, "bytes": 1.0}
+        results = {
+            name: {seed: Run(METRICS["accuracy"], 6, figures, values={"": 0.5}) for seed in range(3)} for name in names
+        }
+        return FinishedPart(table.federation[0], load(Path(preset)), results, {})
+
+    figures, claims = results.merge_results(table, [done(["local", "fedavg"], 0.2)], [], [])
+    assert claims[0]["verdict"] == "cannot be told apart"
+    merged, again = results.merge_results(table, [done(["fedavg"], 0.1)], figures, claims)
+    assert again[0]["verdict"] == "holds"
+    # Pages that were written without this figure: nothing is known of the row that was not run again.
+    bare = [{name: cell for name, cell in row.items() if name != "variance"} for row in merged]
+    assert (
+        results.merge_results(table, [done(["fedavg"], 0.3)], bare, again)[1][0]["verdict"] == "a figure is not known"
+    )
 
 
 @pytest.mark.parametrize("name", [name for name in DEFINITIONS if (ROOT / "docs" / "results" / f"{name}.md").is_file()])

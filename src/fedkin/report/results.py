@@ -100,17 +100,24 @@ def merge_results(
 ) -> tuple[list[Cells], list[dict[str, str]]]:
     """Merge `done` into a page's figures and verdicts; returns both. Other rows and federations are kept.
 
-    The kept rows' figures of each seed serve to judge claims, and to compute gains again if Local was run again.
+    The kept rows' figures of each seed serve to judge claims, and to compute gains again if Local was run again. A
+    verdict is kept only if none of its rows was run again.
     """
     order = {name: at for at, name in enumerate(table.names(planted=True))}
     every: list[Cells] = []
     judged_parts = []
     ended = {one.part.name: one for one in done}
+    again = {(name, row) for name, one in ended.items() for row in one.results}
+    rows_of = {claim.text: (claim.better, claim.than) for claim in table.claim}
+    claims = [
+        row for row in claims
+        if not again & {(row["federation"], name) for name in rows_of.get(row["claim"], ())}
+    ]  # fmt: skip
     for part in table.federation:
         before = kept = [row for row in figures if row["federation"] == part.name]
         if (one := ended.get(part.name)) is not None:
-            again = {*one.results, *one.failed}
-            kept = [row for row in kept if row["row"] not in again and split_control(row["row"])[0] not in one.failed]
+            run = {*one.results, *one.failed}
+            kept = [row for row in kept if row["row"] not in run and split_control(row["row"])[0] not in one.failed]
             rows: list[Cells] = [*kept, *figure_rows(one, table)]
             by_row = Run.by_row(rows)
             judged_parts.append(replace(one, results=by_row) if kept else one)

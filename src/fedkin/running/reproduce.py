@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 from fedkin.analysis.intervals import Added, added
 from fedkin.records.comparison import differences, figures_of
@@ -17,12 +17,12 @@ from fedkin.records.metrics import value_of
 from fedkin.records.run import Result
 from fedkin.running.experiment import Experiment, load
 from fedkin.running.grid import FAILED, Cell, HoldOut, Runs, Watchers, run_cells, stage_watchers
-from fedkin.running.papers import Claim, EqualBudget, PaperTable, Part, Row
+from fedkin.running.papers import Claim, EqualBudget, Figure, PaperTable, Part, Row
 from fedkin.running.tune import at_the_border, best, tune
 from fedkin.tasks import METRICS, Metric
 
 # Columns of a page's CSV.
-FIGURES = ("mean", "worst10", "worst20", "std", "unseen", "ari", "bytes")
+FIGURES = get_args(Figure)
 GIVEN = "; "
 
 
