@@ -246,8 +246,9 @@ def test_requests_that_cannot_be_signed(town: Town) -> None:
     for name in ("a b", "", "é", "-a", "a/b"):
         with pytest.raises(ConfigError, match=r"--name|expected one common name"):
             make_request(keys.make_key(), name)
-    with pytest.raises(ConfigError, match=r"^--host: 'ü' is no host name or address$"):
-        make_request(keys.make_key(), "ann", ["ü"])
+    for host in ("ü", "bad host", "tls/clinic.org:7447", ""):
+        with pytest.raises(ConfigError, match=rf"^--host: '{host}' is no host name or address$"):
+            make_request(keys.make_key(), "ann", [host])
 
 
 def test_a_revoked_line_that_can_be_nobody_is_refused(tmp_path: Path) -> None:

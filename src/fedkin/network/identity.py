@@ -383,8 +383,6 @@ def _host(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host.strip("[]")))
     except ValueError:
-        pass
-    try:
+        if re.fullmatch(r"[\w.*-]+", host, re.ASCII) is None:
+            raise ConfigError(f"--host: {escaped(host, 80)!r} is no host name or address") from None
         return x509.DNSName(host)
-    except ValueError:
-        raise ConfigError(f"--host: {escaped(host, 80)!r} is no host name or address") from None
