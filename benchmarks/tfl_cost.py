@@ -4,10 +4,9 @@
 
 Four sides alternate round by round in this process: FedAvg; TFL that learns its topology every `graph.every` rounds
 but does not change lambda (eta_lambda = 0), and so needs no losses of clients; TFL; and TFL with ten clusters of
-clients. The output has the CPU time per
-round, the ratio of sums to FedAvg, and the interquartile range of the ratio round by round. This range is wide if
-clients have different sizes, since TFL draws other clients than FedAvg: use `--set scenario.sizes=equal`, or all
-clients in every round.
+clients. The output has the CPU time per round, the ratio of sums to FedAvg, and the interquartile range of the ratio
+round by round. This range is wide if clients have different sizes, since TFL draws other clients than FedAvg: use
+`--set scenario.sizes=equal`, or all clients in every round.
 """
 
 from __future__ import annotations

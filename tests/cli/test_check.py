@@ -144,7 +144,7 @@ def test_what_is_no_run_or_in_use_is_said(folders: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("role", "command"), [("server", "fedkin net serve --resume {}"), ("peer", "the same fedkin net join")]
+    ("role", "command"), [("server", "fedkin net serve --resume {}"), ("peer", "the same fedkin net join command")]
 )
 def test_a_participant_of_a_network_says_how_it_goes_on(
     folders: Path, tmp_path: Path, role: Literal["server", "peer"], command: str

@@ -249,7 +249,7 @@ def test_the_best_round_is_that_of_the_unseen_clients_and_counts_the_bytes_until
     table = pa.table({
         "round": [1, 1, 2, 2, 3, 3], "client": ["a", "b"] * 3, "accuracy": [0.1, 0.9, 0.2, 0.8, 0.3, None],
     })  # fmt: skip
-    messages = pa.table({"bytes": [100, 20, 30]})
+    messages = pa.table({"round": [1, 1, 2], "bytes": [30, 20, 100]})
     summary = {
         "clients": 1, "accuracy": {"mean": 0.3}, "bytes": {"up": 50, "down": 100}, "flops": {"local_training": 1},
         "seconds": {"total": 1},

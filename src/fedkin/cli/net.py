@@ -178,10 +178,9 @@ def _invite(
     named = [("--server", server), *(("--member", word) for word in members), ("--router", router)]
     book = _book([(option, word) for option, word in named if word], certificates)
     roles = {option: (word or "").partition("=")[0] for option, word in named}
-    for option in ("--router",) if router else ("--server",) if server else ():
-        if not book[roles[option]].locator:
-            it = f"{option} {roles[option]}"
-            raise ConfigError(f"{it}: expected its address too: {it}=tls/HOST:PORT")
+    option = "--router" if router else "--server"  # whom the others dial
+    if (dialled := roles[option]) and not book[dialled].locator:
+        raise ConfigError(f"{option} {dialled}: expected its address too: {option} {dialled}=tls/HOST:PORT")
     roots = identity.certificates_of(identity.read_file(ca), str(ca))
     if not all(map(identity.is_ca, roots)):
         raise ConfigError(f"--ca {ca}: this certificate is not that of a CA; fedkin net ca DIR makes one: DIR/ca.crt")
@@ -539,9 +538,9 @@ def _print_status(file: Path, status: Status) -> None:
         say(f"its model: {status.model[:_MARK]} (fedkin export {file.parent})")
     if status.epsilon is not None:
         say(f"released so far in this run: epsilon {status.epsilon:.2f}")
-    over = late or status.state != "running"  # then nobody knows who is here
+    silent = late or status.state != "running"  # then nobody knows who is here
     rows = [
-        _row(name, other.model_copy(update={"here": other.here and not over}), now)
+        _row(name, other.model_copy(update={"here": other.here and not silent}), now)
         for name, other in status.others.items()
     ]
     heads = [head for head in _HEADS if head not in _HEADS[-3:] or any(row[head] for row in rows)]

@@ -69,13 +69,13 @@ class Releases:
             )
         self.source = no_noise if source is None else source
 
-    def admit(self, occasion: ReleaseContext) -> None:
+    def admit(self, release: ReleaseContext) -> None:
         """Check before any work: raise RunError if a phase's reply cannot be protected, Spent if it exceeds the budget.
 
         A reply that was released before is sent again, and costs nothing.
         """
-        phase = occasion.phase
-        context = self.setup.context(self.setup.net_of(occasion.id), occasion.request)
+        phase = release.phase
+        context = self.setup.context(self.setup.net_of(release.id), release.request)
         protected = []
         for fields in self.setup.method.declared(phase) or ():
             sent = {name: form for name, form in fields.items() if form.wanted(context) is not False}
@@ -84,23 +84,23 @@ class Releases:
                 # Fields that may or may not be sent are checked when they are.
                 sure = [name for name, form in sent.items() if form.wanted(context)]
                 check_trained(phase, [fields], sure, context.private_signatures)
-        again = self.store is not None and self.store.known(occasion.name)
+        again = self.store is not None and self.store.known(release.name)
         if protected and all(protected) and not again:
-            self._within(occasion.record, 1)
+            self._within(release.record, 1)
 
-    def train(self, occasion: ReleaseContext, fit: Fit, samples: Samples) -> Private:
+    def train(self, release: ReleaseContext, fit: Fit, samples: Samples) -> Private:
         """Return the privacy of a client's fit, and count the fit in the release record.
 
         Raises Spent if the client has made all the fits that `privacy.sample_epsilon` allows, and RunError for a fit
         that does not have the experiment's batches and steps on all samples of the client.
         """
-        setup, n, record = self.setup, len(samples), occasion.record
+        setup, n, record = self.setup, len(samples), release.record
         training = fit.training or setup.training
         if fit.data is not None or fit.carry or (training.batch_size, training.steps(n)) != (
             setup.training.batch_size, setup.training.steps(n)
         ):  # fmt: skip
             raise RunError(
-                f"phase {occasion.phase!r} of method {setup.method.name!r} trains on chosen samples, or keeps some of "
+                f"phase {release.phase!r} of method {setup.method.name!r} trains on chosen samples, or keeps some of "
                 "them, or has batches and steps of its own; privacy.sample_epsilon allows the fits of [training] on "
                 "all samples of a client: choose another method"
             )
@@ -110,7 +110,7 @@ class Releases:
             # Everything on which the result depends: with other requests or samples the draws must differ.
             what = {"params": dict(fit.params), "extras": dict(fit.extras), "more": repr((fit.loss, training))}
             digest = blake2b(codec.encode(what) + hash_of(samples), digest_size=16).hexdigest()
-            at = f"{occasion.name}fit{self.step(occasion.id, f'{occasion.phase} private')} {digest}"
+            at = f"{release.name}fit{self.step(release.id, f'{release.phase} private')} {digest}"
             private = replace(private, secret=self.store.secret(at))
             if self.store.counts(at):
                 return private
@@ -124,18 +124,18 @@ class Releases:
             self.store.train(at, private)
         return private
 
-    def reply(self, occasion: ReleaseContext, reply: Message) -> Message:
+    def reply(self, release: ReleaseContext, reply: Message) -> Message:
         """Return a client's reply as it leaves the client, and count it in the release record.
 
         Raises Spent if the reply would cost more than the budget allows.
         """
-        sent = self._signed(occasion, self._released(occasion, reply, self._parts(occasion, reply)))
-        declared = {name for fields in self.setup.method.declared(occasion.phase) or () for name in fields}
-        sent_models = self._models_in(occasion)
-        self._add_known(occasion, {name: params for name, params in sent_models.items() if name not in declared})
+        sent = self._signed(release, self._released(release, reply, self._parts(release, reply)))
+        declared = {name for fields in self.setup.method.declared(release.phase) or () for name in fields}
+        sent_models = self._models_in(release)
+        self._add_known(release, {name: params for name, params in sent_models.items() if name not in declared})
         return sent
 
-    def shared(self, occasion: ReleaseContext, messages: Mapping[str, Message]) -> dict[str, Message]:
+    def shared(self, release: ReleaseContext, messages: Mapping[str, Message]) -> dict[str, Message]:
         """Return a peer's messages by receiver as they leave the peer, and count them in the release record.
 
         Fields that several messages share are one release, with the same noise.
@@ -144,24 +144,24 @@ class Releases:
         sent: dict[str, Message] = {}
         known: dict[str, Any] = {}
         for receiver, message in messages.items():
-            parts = self._parts(occasion, message)
+            parts = self._parts(release, message)
             at = tuple((part.name, _identity(part.value)) for part in parts)
             if at not in fields:
-                new = self._released(occasion, message, parts)
+                new = self._released(release, message, parts)
                 fields[at] = {part.name: new[part.name] for part in parts}
                 known |= {part.name: new[part.name] for part in parts if isinstance(part.form, Weights)}
             sent[receiver] = Message(**{**message, **fields[at]})
-        self._add_known(occasion, known)
+        self._add_known(release, known)
         return sent
 
-    def _add_known(self, occasion: ReleaseContext, known: Mapping[str, Any]) -> None:
+    def _add_known(self, release: ReleaseContext, known: Mapping[str, Any]) -> None:
         if known:
-            occasion.record["known"] = {**occasion.record.get("known", {}), **known}
+            release.record["known"] = {**release.record.get("known", {}), **known}
 
-    def _parts(self, occasion: ReleaseContext, message: Message) -> list[Part]:
+    def _parts(self, release: ReleaseContext, message: Message) -> list[Part]:
         """Return the protected parts of a message; parameters have the base from which they are measured."""
-        phase, known = occasion.phase, occasion.record.get("known", {})
-        parts, received = [], self._models_in(occasion)
+        phase, known = release.phase, release.record.get("known", {})
+        parts, received = [], self._models_in(release)
         declared = self.setup.method.declared(phase)
         if self.privacy.sample_epsilon is not None:
             check_trained(phase, declared, list(message), self.privacy.signature_epsilon is not None)
@@ -175,25 +175,25 @@ class Releases:
                         f"cannot protect a choice, and {name!r} can be compared with none: choose another method"
                     )
                 from_server = received.get(name, next(iter(received.values()), {}))
-                base = {**self.setup.net_of(occasion.id).initial, **known.get(name, {}), **from_server}
+                base = {**self.setup.net_of(release.id).initial, **known.get(name, {}), **from_server}
             parts.append(Part(name, form, message[name], base))
         return parts
 
-    def _models_in(self, occasion: ReleaseContext) -> dict[str, Params]:
+    def _models_in(self, release: ReleaseContext) -> dict[str, Params]:
         """Return the fields of the request that are parameters of the client's net, or of a part of it."""
-        initial = self.setup.net_of(occasion.id).initial
+        initial = self.setup.net_of(release.id).initial
         return {
-            field: value for field, value in occasion.request.items()
+            field: value for field, value in release.request.items()
             if isinstance(value, Mapping) and value and all(
                 name in initial and getattr(item, "shape", None) == initial[name].shape for name, item in value.items()
             )
         }  # fmt: skip
 
-    def _released(self, occasion: ReleaseContext, message: Message, parts: list[Part]) -> Message:
-        id, round, phase, _, record = occasion
+    def _released(self, release: ReleaseContext, message: Message, parts: list[Part]) -> Message:
+        id, round, phase, _, record = release
         count = len(parts) if isinstance(self.privacy.clip, Mapping) else min(1, len(parts))
         step = self.step(id, f"{phase} release")
-        at = f"{occasion.name}{step}"
+        at = f"{release.name}{step}"
         again = None if self.store is None or not count else self.store.find(at)
         if again is not None and set(again) == {part.name for part in parts}:
             sent, count = Message(**{**message, **again}), 0
@@ -218,13 +218,13 @@ class Releases:
         sets = self.setup.method.declared(phase) or ()
         return {name: share for fields in sets for name, share in noised_in(fields).items()}
 
-    def _signed(self, occasion: ReleaseContext, message: Message) -> Message:
+    def _signed(self, release: ReleaseContext, message: Message) -> Message:
         """Return the message with noise on its part of a signature: once in a run, then the same numbers again."""
-        id, _, phase, _, record = occasion
+        id, _, phase, _, record = release
         noised = {name: share for name, share in self._noised(phase).items() if name in message}
         if not noised:
             return message
-        at, share = occasion._replace(round=0).name, sum(noised.values())
+        at, share = release._replace(round=0).name, sum(noised.values())
         kept = record.get("signed", {}).get(phase)
         if self.store is not None:
             again, before = self.store.find(at), self.store.counts(f"0 {phase} ")

@@ -244,7 +244,7 @@ class LocalSite(Site):
         """Return a copy of the release record in a client's state."""
         return dict(self.states[id].get(KEY, {})) if self.setup.privacy.on and id in self.states else {}
 
-    def _occasion(self, id: str, phase: str, request: Message | None = None) -> ReleaseContext:
+    def _release_context(self, id: str, phase: str, request: Message | None = None) -> ReleaseContext:
         return ReleaseContext(id, self.number, phase, request or Message(), self._release_record(id))
 
     def _store(self, id: str, record: Mapping[str, Any], state: dict[str, Any] | None = None) -> None:
@@ -323,7 +323,7 @@ class LocalSite(Site):
         if phase and name not in method.phases():
             raise MethodError(f"method {method.name!r} declares no phase {name!r}")
         if phase and self.setup.privacy.on:
-            self.releases.admit(self._occasion(id, name, message))
+            self.releases.admit(self._release_context(id, name, message))
         view = self.view(id, self.neighbours.get(id, ()) if name == "round" else ())
         view.state = copy_for_flow(view.state)
         if name == "round" or (phase and not any(map(noised_in, method.declared(name) or ()))):
@@ -400,9 +400,9 @@ class LocalSite(Site):
                 f"phase {phase!r} of method {self.setup.method.name!r} needs outputs of the samples, which "
                 "privacy.sample_epsilon does not protect; choose another method"
             )
-        occasion = self._occasion(id, phase, running.request)
-        private = self.releases.train(occasion, fit, self.now[id].train)
-        self._store(id, occasion.record)
+        release = self._release_context(id, phase, running.request)
+        private = self.releases.train(release, fit, self.now[id].train)
+        self._store(id, release.record)
         return private
 
     def _attacked(self, job: FitJob | InferJob, result: Any, phase: str) -> Any:
@@ -418,10 +418,10 @@ class LocalSite(Site):
         if not isinstance(running.result, Message):
             at, got = place_in(self.setup.method, running.phase), type(running.result).__name__
             raise MethodError(f"{at}phase {running.phase!r} at client {running.id!r} must return a Message, got {got}")
-        sent, occasion = running.result, self._occasion(running.id, running.phase, running.request)
+        sent, release = running.result, self._release_context(running.id, running.phase, running.request)
         if self.setup.privacy.on:
-            sent = self.releases.reply(occasion, sent)
-        self.keep(running, occasion.record)
+            sent = self.releases.reply(release, sent)
+        self.keep(running, release.record)
         return sent
 
     def outbox(self, running: Running, share: Share) -> Outbox:
@@ -436,10 +436,10 @@ class LocalSite(Site):
         if strangers:
             raise MethodError(f"peer {running.id!r} shares with {strangers[:5]}, which are not its neighbours")
         if self.setup.privacy.on:
-            occasion = self._occasion(running.id, share.phase)
-            messages = self.releases.shared(occasion, messages)
+            release = self._release_context(running.id, share.phase)
+            messages = self.releases.shared(release, messages)
             # Store this at once: releases count even if the peer fails later in this round.
-            self._store(running.id, occasion.record)
+            self._store(running.id, release.record)
         return Outbox(share.phase, messages)
 
     # -- requests to a site ---------------------------------------------------------------------------------------

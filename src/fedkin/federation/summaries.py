@@ -236,21 +236,24 @@ def unlike_targets(summaries: Mapping[str, TableSummary], reading: Reading) -> d
     Two values that differ only in case or spaces are two classes if one participant has both. In a risk the two values
     that most participants have count.
     """
+    risk = reading.kind == "risk"
     values = {id: dict.fromkeys(summaries[id].values or ()) for id in sorted(summaries)}
-    counts, risk = Counter(value for each in values.values() for value in each), reading.kind == "risk"
-    spellings, same = dict[str, str](), dict[str, str]()
+    counts = Counter(value for each in values.values() for value in each)
+    commonest: dict[str, str] = {}  # spelling of each text without case and spaces
+    usual: dict[str, str] = {}  # spelling of each value
     for value, _ in counts.most_common():
-        usual = spellings.setdefault(value.strip().casefold(), value)
-        both = not risk and any(value in each and usual in each for each in values.values())
-        same[value] = value if both else usual
-    two = [value for value, usual in same.items() if value == usual][: 2 if risk else None]
-    found = {}
+        spelling = commonest.setdefault(value.strip().casefold(), value)
+        two_classes = not risk and any(value in each and spelling in each for each in values.values())
+        usual[value] = value if two_classes else spelling
+    classes = [value for value, spelling in usual.items() if value == spelling][: 2 if risk else None]
+    reasons = {}
     for id, each in values.items():
-        if spelled := [value for value in each if same[value] != value]:
-            found[id] = f"its target has {_listed(spelled)}, which most write {_listed(same[each] for each in spelled)}"
-        elif more := [value for value in each if value not in two]:
-            found[id] = f"its target has {_listed(more)}, and a risk has two values, here {_listed(two)}"
-    return found
+        if unusual := [value for value in each if usual[value] != value]:
+            most = _listed(usual[value] for value in unusual)
+            reasons[id] = f"its target has {_listed(unusual)}, which most write {most}"
+        elif more := [value for value in each if value not in classes]:
+            reasons[id] = f"its target has {_listed(more)}, and a risk has two values, here {_listed(classes)}"
+    return reasons
 
 
 def _listed(values: Iterable[str]) -> str:

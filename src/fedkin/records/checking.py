@@ -121,7 +121,7 @@ def _again(folder: Path) -> str:
     with suppress(RunError):
         if (folder / status.FILE).exists():
             role = status.read_status(folder / status.FILE).role
-            return f"fedkin net serve --resume {folder}" if role == "server" else "the same fedkin net join"
+            return f"fedkin net serve --resume {folder}" if role == "server" else "the same fedkin net join command"
         if (folder / "plan.json").exists():
             command = {"sweep": "tune"}.get(name := reading.plan_in(folder).command, name)
         elif not reading.settings_in(folder / "experiment.toml").get("data"):

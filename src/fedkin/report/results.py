@@ -107,7 +107,7 @@ def merge_results(
     every: list[Cells] = []
     judged_parts = []
     ended = {one.part.name: one for one in done}
-    again = {(name, row) for name, one in ended.items() for row in one.results}
+    again = {(name, row) for name, one in ended.items() for row in (*one.results, *one.failed)}
     rows_of = {claim.text: (claim.better, claim.than) for claim in table.claim}
     claims = [
         row for row in claims
@@ -116,8 +116,10 @@ def merge_results(
     for part in table.federation:
         before = kept = [row for row in figures if row["federation"] == part.name]
         if (one := ended.get(part.name)) is not None:
-            run = {*one.results, *one.failed}
-            kept = [row for row in kept if row["row"] not in run and split_control(row["row"])[0] not in one.failed]
+            kept = [
+                row for row in kept
+                if (part.name, row["row"]) not in again and split_control(row["row"])[0] not in one.failed
+            ]  # fmt: skip
             rows: list[Cells] = [*kept, *figure_rows(one, table)]
             by_row = Run.by_row(rows)
             judged_parts.append(replace(one, results=by_row) if kept else one)

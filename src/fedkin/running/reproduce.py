@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self, get_args
 
+import pyarrow.compute as pc
+
 from fedkin.analysis.intervals import Added, added
 from fedkin.records.comparison import differences, figures_of
 from fedkin.records.controls import changes_of, named, split_control
@@ -77,10 +79,12 @@ def _best_round(result: Result) -> dict[str, float]:
     if not means:
         return {}
     best = max(means, key=lambda round: result.metric.better(means[round], 0.0))
-    return {"best_round": best, "best_bytes": result.sent * best / len(result.rounds)}
+    messages = result.message_table
+    until = messages.filter(pc.less_equal(messages["round"], best))
+    return {"best_round": best, "best_bytes": pc.sum(until["bytes"]).as_py() or 0}
 
 
-# Figures for which less is better, and those that are no shares.
+# Figures for which less is better.
 _LESS = ("std", "variance", "gap", "bytes", "best_round", "best_bytes")
 
 
