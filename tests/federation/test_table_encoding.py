@@ -232,3 +232,14 @@ def test_names_that_end_in_nul_are_refused(column: str) -> None:
 def test_ids_beyond_the_digits_of_a_float_stay_apart() -> None:
     rows = {"x": [1.0, 2.0, 3.0, 4.0], "y": [0, 1, 0, 1], "site": [2**53, 2**53, 2**53 + 1, 2**53 + 1]}
     assert sorted(Federation.from_frame(rows, target="y", client="site")) == [str(2**53), str(2**53 + 1)]
+
+
+def test_decimals_stored_as_texts_are_refused_and_codes_are_not() -> None:
+    frame = pd.DataFrame({"who": ["a", "b"] * 20, "age": [f"{n},5" for n in range(40)], "y": [0, 1] * 20})
+    with pytest.raises(DataError, match=r"column .age.: expected numbers or categories, got .*: convert the column"):
+        Federation.from_frame(frame, target="y", client="who")
+    assert Federation.from_frame(frame, target="y", client="who", categories=["age"], least=1)
+    whole = frame.assign(age=[str(n % 3) for n in range(40)])
+    assert Federation.from_frame(whole, target="y", client="who")
+    mixed = frame.assign(age=["ward 7", *frame["age"][1:]])
+    assert Federation.from_frame(mixed, target="y", client="who", least=1)

@@ -278,6 +278,20 @@ def kinds_of(table: pa.Table, categories: Sequence[str] = ()) -> dict[str, Colum
     return kinds
 
 
+def _refuse_decimal_texts(columns: Columns, categories: Collection[str], where: str) -> None:
+    """Raise DataError for a column whose texts are all numbers, some with decimals: each would be a category."""
+    for name in columns.inputs.column_names:
+        if name in categories or not _is_text(columns.inputs.schema.field(name).type):
+            continue
+        different = [text.strip() for text in codes(columns.inputs, name)[0] if text.strip()]
+        decimal = next((text for text in different if not text.isdecimal()), None)
+        if decimal is not None and all(is_number(text.replace(",", ".")) for text in different):
+            raise DataError(
+                f"{where}: column {name!r}: expected numbers or categories, got texts that are numbers, such as "
+                f"{decimal!r}: convert the column to numbers, or name it in categories"
+            )
+
+
 def need_numbers(table: pa.Table, name: str, where: str, expected: str) -> None:
     """Raise DataError unless a column holds numbers, dates or booleans; expected: words for the error message."""
     if kinds_of(table.select([name]))[name] != "number":
@@ -729,6 +743,7 @@ def encoded(
     """
     columns = columns_of(table, reading, where)
     if shared is None:
+        _refuse_decimal_texts(columns, reading.categories, where)
         target = find_target(table, reading, columns, where)
         profiles = profiles_of(columns, columns.inputs, columns.kinds, where)
         shared = Encoding.of(profiles, columns.kinds, reading.least), target
