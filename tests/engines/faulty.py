@@ -60,6 +60,7 @@ def setup(name: str) -> Setup:
     return small_setup(CASES[name], local_steps=2)
 
 
+@cache
 def victim(name: str) -> str:
     """The client that something is wrong with."""
     return sorted(setup(name).federation)[2]

@@ -200,9 +200,9 @@ rng_lock = RLock()
 
 @contextmanager
 def seeded(key: int | None = None, device: torch.device | None = None) -> Iterator[None]:
-    """Let only this thread draw, with the seed `key` (None: from the current state); then restore the state.
+    """Let only this thread draw; then restore the generators' states.
 
-    device: a GPU whose generator is seeded and restored too.
+    key: seed of the processor's generator (None: its current state). device: a GPU whose generator is restored too.
 
     >>> def draw() -> torch.Tensor:
     ...     with seeded(3):
@@ -212,7 +212,7 @@ def seeded(key: int | None = None, device: torch.device | None = None) -> Iterat
     """
     with rng_lock, torch.random.fork_rng(devices=[device] if device is not None and device.type == "cuda" else []):
         if key is not None:
-            torch.manual_seed(key)
+            torch.default_generator.manual_seed(key)  # torch.manual_seed formats a traceback for each kind of GPU
         yield
 
 
