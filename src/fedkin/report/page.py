@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -156,40 +156,52 @@ def _columns(metric: Mapping[str, Any]) -> Sequence[Column]:
 
 
 def _comparison(data: Data) -> dict[str, Any]:
+    rows, titles, columns = data["table"], titles_in(data), _shown_columns(data)
+    cells = []
+    for row in rows:
+        title = titles[row["label"]]
+        method = small(title, ", ".join(row["given"])) if row["given"] else title
+        cells.append([method, *(_cell(row.get(key), row["seeds"], key, write) for key, _, _, write in columns)])
+    heads = [("method", ""), *((name, about) for _, name, about, _ in columns)]
+    rule = RULE if any(row["gained"] for row in rows) else ""
+    return {"heads": heads, "rows": cells, "notes": list(_notes(data)), "rule": rule}
+
+
+def _shown_columns(data: Data) -> Sequence[Column]:
+    """The columns that have a figure for some method."""
     rows = data["table"]
-    shown = [column for column in _columns(data["metric"]) if any(row.get(column[0]) for row in rows)]
+    columns = {column[0]: column for column in _columns(data["metric"]) if any(row.get(column[0]) for row in rows)}
     # If the mean weighted by samples equals the figure over all samples, one column is enough.
-    if all(row["weighted"] == row["pooled"] for row in rows):
-        shown = [
-            ("pooled", "weighted", "over all test samples together: the mean weighted by them", column[3])
-            if column[0] == "pooled" else column
-            for column in shown if column[0] != "weighted"
-        ]  # fmt: skip
-    titles = titles_in(data)
-    cells = [
-        [
-            small(titles[row["label"]], ", ".join(row["given"])) if row["given"] else titles[row["label"]],
-            *(_cell(row.get(key), row["seeds"], key, write) for key, _, _, write in shown),
-        ]
-        for row in rows
-    ]
-    heads = [("method", ""), *((name, about) for _, name, about, _ in shown)]
-    seeds = max(row["seeds"] for row in rows)
-    notes = [f"Mean over {seeds} seeds, ± half the 95 % interval over seeds (Student)."] if seeds > 1 else []
-    if seeds > 1 and data["rerun"]["oneSplit"]:
-        notes.append("All seeds have the same test rows (data.seed), so ± does not include the sampling of rows.")
+    if "pooled" in columns and all(row["weighted"] == row["pooled"] for row in rows):
+        _, _, _, write = columns.pop("weighted")
+        columns["pooled"] = ("pooled", "weighted", "over all test samples together: the mean weighted by them", write)
+    return list(columns.values())
+
+
+def _notes(data: Data) -> Iterator[str]:
+    """What to know about the comparison: its intervals, the choice of the method above, and figures that it lacks."""
+    seeds = max(row["seeds"] for row in data["table"])
+    if seeds > 1:
+        yield f"Mean over {seeds} seeds, ± half the 95 % interval over seeds (Student)."
+        if data["rerun"]["oneSplit"]:
+            yield "All seeds have the same test rows (data.seed), so ± does not include the sampling of rows."
     if data["chosen"]:
-        title = titles[data["runs"][data["shown"]]["label"]]
+        title = titles_in(data)[data["runs"][data["shown"]]["label"]]
         good = ", so that its figures here are too good on average" if "test" in data["chosen"] else ""
-        notes.append(f"The sentence at the top is about {title}, chosen on {data['chosen']}{good}.")
-    why = [data["ranks"]["why"]] if data["ranks"] and data["ranks"]["why"] else []
-    notes += [f"{text[:1].upper() + text[1:]}." for text in (*data["unlike"], *why)]
+        yield f"The sentence at the top is about {title}, chosen on {data['chosen']}{good}."
+    untested = (data["ranks"] or {}).get("why")
+    for text in [*data["unlike"], untested] if untested else data["unlike"]:
+        yield f"{text[:1].upper() + text[1:]}."
+    yield from _missing_figures(data)
+
+
+def _missing_figures(data: Data) -> Iterator[str]:
+    rows, kinds = data["table"], _kinds(data)
     if not any(row["mean"] for row in rows):
-        notes.append(f"No client has test data, so there is no {data['metric']['title']}.")
-    elif len(rows) > 1 and _kinds(data) != {LOCAL} and not any(row["gain"] for row in rows):
-        like = " with the same seeds, clients and settings" if LOCAL in _kinds(data) else ""
-        notes.append(f"Gain over training alone needs a run of Local{like}.")
-    return {"heads": heads, "rows": cells, "notes": notes, "rule": RULE if any(row["gained"] for row in rows) else ""}
+        yield f"No client has test data, so there is no {data['metric']['title']}."
+    elif len(rows) > 1 and kinds != {LOCAL} and not any(row["gain"] for row in rows):
+        like = " with the same seeds, clients and settings" if LOCAL in kinds else ""
+        yield f"Gain over training alone needs a run of Local{like}."
 
 
 def titles_in(data: Data) -> dict[str, str]:

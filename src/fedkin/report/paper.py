@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import statistics
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -106,54 +107,59 @@ def _curves(data: Data) -> Figures:
     if not any(len(run["curve"].get("round") or ()) > 1 for run in data["runs"]):
         return
     figure, axes = _axes(_WIDE - 1.4, 3)
-    scale = 100 if data["metric"]["share"] else 1
-    bands = False
+    metric, seeds, bands = data["metric"], len(data["seeds"]), False
     for label, title in titles_in(data).items():
-        curves = [run["curve"] for run in data["runs"] if run["label"] == label and run["curve"].get("round")]
-        by_round = [dict(zip(curve["round"], curve["mean"], strict=True)) for curve in curves]
-        rounds = [at for at in (by_round[0] if by_round else ()) if all(row.get(at) is not None for row in by_round)]
-        if not rounds:
+        values = _values_by_round(data, label)
+        if not values:
             continue
-        values = [[scale * row[at] for row in by_round] for at in rounds]
-        means, style = [statistics.fmean(each) for each in values], _style(data, label)
-        axes.plot(rounds, means, label=title.replace("$", r"\$"), **style)
-        if len(by_round) > 1:
+        means, style = [statistics.fmean(each) for each in values.values()], _style(data, label)
+        axes.plot(list(values), means, label=title.replace("$", r"\$"), **style)
+        halves = [half_interval(each) for each in values.values()]
+        if any(len(each) > 1 for each in values.values()):
             bands = True
-            halves, ends = [half_interval(each) for each in values], (0, 100) if scale == 100 else (None, None)
-            low, high = (np.clip(np.add(means, np.multiply(sign, halves)), *ends) for sign in (-1, 1))
-            axes.fill_between(rounds, low, high, color=style["color"], alpha=0.2, linewidth=0)
+            ends = (0, 100) if metric["share"] else (None, None)
+            low, high = np.clip(np.subtract(means, halves), *ends), np.clip(np.add(means, halves), *ends)
+            axes.fill_between(list(values), low, high, color=style["color"], alpha=0.2, linewidth=0)
     axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.set(xlabel="round", ylabel=f"mean test {data['metric']['title']}" + (" (%)" if scale == 100 else ""))
+    axes.set(xlabel="round", ylabel=f"mean test {metric['title']}{' (%)' if metric['share'] else ''}")
     axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0)  # outside, on the right
-    seeds = len(data["seeds"])
-    caption = f"Test {data['metric']['title']} after each evaluated round, mean over clients"
+    caption = f"Test {metric['title']} after each evaluated round, mean over clients"
     caption += f" and over {seeds} seeds" if seeds > 1 else ""
     caption += "; bands: Student's 95 % interval of the mean over seeds." if bands else "."
     yield "curves", figure, caption
 
 
+def _values_by_round(data: Data, label: str) -> dict[int, list[float]]:
+    """A method's means over clients, one for each seed; of the rounds that all its curves have."""
+    curves = [run["curve"] for run in data["runs"] if run["label"] == label and run["curve"].get("round")]
+    by_round: dict[int, list[float]] = defaultdict(list)
+    for curve in curves:
+        for at, mean in zip(curve["round"], curve["mean"], strict=True):
+            if mean is not None:
+                by_round[at].append(_scale(data) * mean)
+    return {at: values for at, values in by_round.items() if len(values) == len(curves)}
+
+
+def _scale(data: Data) -> int:
+    return 100 if data["metric"]["share"] else 1
+
+
 def _gains(data: Data) -> Figures:
     """A bar for each client, from the largest loss to the largest gain, coloured by verdict, with its 95 % interval."""
-    scale = 100 if data["metric"]["share"] else 1
     for run in _first_seed_runs(data):
-        known = sorted((gain, client) for client, gain in enumerate(run["gain"] or ()) if gain is not None)
-        if not known:
+        gains = sorted((gain, client) for client, gain in enumerate(run["gain"] or ()) if gain is not None)
+        if not gains:
             continue
         figure, axes = _axes(_WIDE, 2.6)
-        ids = data["federations"][run["federation"]]["ids"]
-        sure = run["sure"] or {"verdict": [None] * len(ids), "gain": [None] * len(ids)}
-        colours = [_VERDICTS.get(sure["verdict"][client], _GREY) for _, client in known]
-        axes.bar(range(len(known)), [scale * gain for gain, _ in known], color=colours)
-        for at, (_, client) in enumerate(known):
-            if (bounds := sure["gain"][client]) is not None and len(known) <= 150:
-                axes.plot((at, at), [scale * end for end in bounds], color="black", linewidth=0.6)
-        axes.axhline(0, color="black", linewidth=0.6)
-        few = len(known) <= 40
-        axes.set(ylabel="gain over Local" + (" (points)" if scale == 100 else ""), xlabel="" if few else "clients")
-        axes.set_xticks(list(range(len(known))) if few else [])
-        if few:
-            names = [ids[client] for _, client in known]
+        _draw_gains(axes, gains, run["sure"], _scale(data))
+        axes.set(ylabel="gain over Local" + (" (points)" if data["metric"]["share"] else ""))
+        if len(gains) <= 40:
+            ids = data["federations"][run["federation"]]["ids"]
+            axes.set_xticks(list(range(len(gains))))
+            names = [ids[client] for _, client in gains]
             axes.set_xticklabels(names, rotation=60, ha="right", fontsize=6, parse_math=False)
+        else:
+            axes.set(xlabel="clients", xticks=[])
         caption = (
             f"Gain in test {data['metric']['title']} over training alone (Local) of each client with "
             f"{titles_in(data)[run['label']]}, seed {run['seed']}. Lines: 95 % intervals of the paired difference. "
@@ -161,6 +167,17 @@ def _gains(data: Data) -> Figures:
             "test samples."
         )
         yield f"gains-{_file_name(run['label'])}", figure, caption
+
+
+def _draw_gains(axes: Any, gains: Sequence[tuple[float, int]], sure: Data | None, scale: int) -> None:
+    """Draw a bar for each (gain, client); intervals only if there are few enough bars to see them."""
+    colours = [_GREY if sure is None else _VERDICTS.get(sure["verdict"][client], _GREY) for _, client in gains]
+    axes.bar(range(len(gains)), [scale * gain for gain, _ in gains], color=colours)
+    intervals = [sure["gain"][client] for _, client in gains] if sure is not None and len(gains) <= 150 else []
+    for at, bounds in enumerate(intervals):
+        if bounds is not None:
+            axes.plot((at, at), [scale * end for end in bounds], color="black", linewidth=0.6)
+    axes.axhline(0, color="black", linewidth=0.6)
 
 
 def _graph(data: Data) -> Figures:
@@ -204,10 +221,31 @@ def _file_name(label: str) -> str:
 
 def method_table(data: Data) -> str:
     """One row per method: means over seeds with half their interval, for figures that at least one method has."""
-    title, scale, digits = data["metric"]["title"], *((100, 1) if data["metric"]["share"] else (1, 4))
-    unit = r" (\%)" if scale == 100 else ""
-    columns = [
-        ("mean", latex_text(title) + unit, scale, digits, ""),
+    rows, titles = data["table"], titles_in(data)
+    columns = [column for column in _columns(data["metric"]) if any(row.get(column[0]) for row in rows)]
+    lines = [["method", *(head for _, head, *_ in columns)]]
+    for row in rows:
+        given = f" ({', '.join(row['given'])})" if row["given"] else ""
+        cells = [_cell(row.get(key), row["seeds"], times, places) for key, _, times, places, _ in columns]
+        lines.append([latex_text(titles[row["label"]] + given), *cells])
+    head, *body = [" & ".join(line) + r" \\" for line in lines]
+    tabular = [
+        rf"\begin{{tabular}}{{l{'r' * len(columns)}}}", r"\toprule", head, r"\midrule", *body, r"\bottomrule",
+        r"\end{tabular}",
+    ]  # fmt: skip
+    # Shrink a table that is wider than the text.
+    fit = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
+    return _floating("table", "\n".join([fit, *tabular]) + "}", _table_caption(data, columns), "table")
+
+
+Column = tuple[str, str, float, int, str]
+
+
+def _columns(metric: Data) -> Sequence[Column]:
+    """Columns of the table: key, heading, factor, digits, and what the caption says."""
+    scale, digits, unit = (100, 1, r" (\%)") if metric["share"] else (1, 4, "")
+    return [
+        ("mean", latex_text(metric["title"]) + unit, scale, digits, ""),
         ("worst10", r"worst 10\,\%", scale, digits, "worst 10 %: mean over the worst tenth of the clients"),
         ("unseen", "unseen", scale, digits, "unseen: mean over clients that never took part"),
         ("gain", "gain", scale, digits, "gain: over training alone (Local), mean over clients"),
@@ -216,30 +254,21 @@ def method_table(data: Data) -> str:
         ("found", "groups", 1, 1, "groups: in the last round's graph"),
         ("ari", "ARI", 1, 2, "ARI: agreement of the groups with the planted ones (1: equal)"),
         ("bytes_sent", "MB sent", 1e-6, 1, "MB sent: all messages of a run"),
-    ]  # fmt: skip
-    shown = [column for column in columns if any(row.get(column[0]) for row in data["table"])]
-    rows = []
-    for row in data["table"]:
-        given = f" ({', '.join(row['given'])})" if row["given"] else ""
-        cells = [_cell(row.get(key), row["seeds"], times, places) for key, _, times, places, _ in shown]
-        rows.append([latex_text(titles_in(data)[row["label"]] + given), *cells])
-    seeds = max(row["seeds"] for row in data["table"])
-    caption = [f"{data['title']}: test {title} after the last round, mean over clients"]
+    ]
+
+
+def _table_caption(data: Data, columns: Sequence[Column]) -> str:
+    rows = data["table"]
+    seeds = max(row["seeds"] for row in rows)
+    text = f"{data['title']}: test {data['metric']['title']} after the last round, mean over clients"
     if seeds > 1:
-        caption = [f"{caption[0]} and {seeds} seeds", "±: half of Student's 95 % interval over seeds"]
-    caption += [about for *_, about in shown if about]
-    if any(row["given"] for row in data["table"]):
-        caption.append("in brackets: what a method was told")
-    if any(row.get(key) is None for row in data["table"] for key, *_ in shown):
-        caption.append("--: does not apply")
-    lines = [" & ".join(row) + r" \\" for row in (["method", *(head for _, head, *_ in shown)], *rows)]
-    tabular = [
-        rf"\begin{{tabular}}{{l{'r' * len(shown)}}}", r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule",
-        r"\end{tabular}",
-    ]  # fmt: skip
-    # Shrink a table that is wider than the text.
-    fit = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
-    return _floating("table", "\n".join([fit, *tabular]) + "}", "; ".join(caption) + ".", "table")
+        text += f" and {seeds} seeds; ±: half of Student's 95 % interval over seeds"
+    notes = [text, *(about for *_, about in columns if about)]
+    if any(row["given"] for row in rows):
+        notes.append("in brackets: what a method was told")
+    if any(row.get(key) is None for row in rows for key, *_ in columns):
+        notes.append("--: does not apply")
+    return "; ".join(notes) + "."
 
 
 def document(title: str, parts: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from fedkin.analysis.intervals import Added, over
 from fedkin.errors import ConfigError
 from fedkin.methods import METHODS
 from fedkin.records.comparison import added_by_exchange, differences
-from fedkin.records.controls import CONTROLS, split_control
+from fedkin.records.controls import CONTROLS, named, split_control
 from fedkin.records.files import csv_text
 from fedkin.report.html import file_text
 from fedkin.report.units import megabytes
@@ -34,6 +34,7 @@ Cells = Mapping[str, str]
 CLAIM_COLUMNS = ("claim", "federation", "paper", "verdict", "found", "needed", "seeds", "length")
 HOW = "## How it was run"
 UNRUN = "Not run yet."
+_NOT_RUN = "not run yet"
 UNKNOWN = "a figure is not known"
 _UNTESTED = "not testable here: "
 _WORDS = {"better": "holds", "worse": "does not hold", "cannot be told apart": "cannot be told apart"}
@@ -54,16 +55,16 @@ def figure_rows(done: FinishedPart, table: PaperTable) -> list[dict[str, str]]:
     for name, by_seed in done.results.items():
         gain = None if alone is None else differences(by_seed, alone)
         adds, chosen = added_by_exchange(name, done.results), done.chosen.get(name)
+        tuning = {"tuned": "", "border": "", "failed": 0} if chosen is None else {
+            "tuned": words(chosen.settings, " "), "border": "; ".join(chosen.border), "failed": chosen.failed,
+        }  # fmt: skip
         for seed, run in sorted(by_seed.items()):
             rows.append({
                 "federation": done.part.name, "row": name, "seed": seed, "metric": run.metric.name,
                 "paper": str(done.part.paper.get(name, "")), "clients": run.clients, "given": GIVEN.join(run.given),
                 **{figure: run.figures.get(figure) for figure in FIGURES},
                 "gain": _interval(gain), "adds": _interval(adds),
-                "tuned": "" if chosen is None else words(chosen.settings, " "),
-                "border": "" if chosen is None else "; ".join(chosen.border),
-                "failed": 0 if chosen is None else chosen.failed,
-                "views": "unmatched" if name in unmatched else None,
+                **tuning, "views": "unmatched" if name in unmatched else None,
             })  # fmt: skip
     return csv_rows(csv_text(rows))
 
@@ -78,20 +79,20 @@ def _interval(added: Added | None) -> dict[str, float | None]:
 
 def claim_rows(table: PaperTable, done: Sequence[FinishedPart], kept: Iterable[Cells] = ()) -> list[dict[str, str]]:
     """The verdict on each claim for each of its federations; kept: known verdicts for other federations."""
-    ended = {one.part.name: one for one in done}
-    known = {(row["claim"], row["federation"]): dict(row) for row in kept}
+    done_by_name = {one.part.name: one for one in done}
+    kept_rows = {(row["claim"], row["federation"]): dict(row) for row in kept}
     rows = []
     for claim in table.claim:
         if claim.untestable is not None:
             rows.append(_claim_row(claim, None, verdict=_UNTESTED + claim.untestable))
             continue
-        for part in table.federation:
-            if claim.on is not None and part.name not in claim.on:
-                continue
-            row = _judged_row(claim, ended[part.name]) if part.name in ended else None
-            if row is None or row["verdict"] == UNKNOWN:
-                row = known.get((claim.text, part.name), row)
-            rows.append(row or _claim_row(claim, part, verdict="not run yet"))
+        for part in table.federations_of(claim):
+            row = _claim_row(claim, part, verdict=_NOT_RUN)
+            if part.name in done_by_name:
+                row = _judged_row(claim, done_by_name[part.name])
+            if row["verdict"] in (_NOT_RUN, UNKNOWN):
+                row = kept_rows.get((claim.text, part.name), row)
+            rows.append(row)
     return rows
 
 
@@ -104,31 +105,44 @@ def merge_results(
     verdict is kept only if none of its rows was run again.
     """
     order = {name: at for at, name in enumerate(table.names(planted=True))}
-    every: list[Cells] = []
-    judged_parts = []
-    ended = {one.part.name: one for one in done}
-    again = {(name, row) for name, one in ended.items() for row in (*one.results, *one.failed)}
-    rows_of = {claim.text: (claim.better, claim.than) for claim in table.claim}
-    claims = [
-        row for row in claims
-        if not again & {(row["federation"], name) for name in rows_of.get(row["claim"], ())}
-    ]  # fmt: skip
+    done_by_name = {one.part.name: one for one in done}
+    before = _group_by("federation", figures)
+    merged: list[Cells] = []
+    complete: list[FinishedPart] = []
     for part in table.federation:
-        before = kept = [row for row in figures if row["federation"] == part.name]
-        if (one := ended.get(part.name)) is not None:
-            kept = [
-                row for row in kept
-                if (part.name, row["row"]) not in again and split_control(row["row"])[0] not in one.failed
-            ]  # fmt: skip
-            rows: list[Cells] = [*kept, *figure_rows(one, table)]
-            by_row = Run.by_row(rows)
-            judged_parts.append(replace(one, results=by_row) if kept else one)
-            if "local" in one.results and _means_of_local(before) != _means_of_local(rows):
-                gains = {name: _interval(differences(of, by_row["local"])) for name, of in by_row.items()}
-                rows[: len(kept)] = [dict(row) | csv_rows(csv_text([{"gain": gains[row["row"]]}]))[0] for row in kept]
-            kept = sorted(rows, key=lambda row: order[row["row"]])
-        every += kept
-    return every, claim_rows(table, judged_parts, claims)
+        rows = before.get(part.name, [])
+        if part.name in done_by_name:
+            rows, finished = _merge_rows(table, done_by_name[part.name], rows)
+            rows.sort(key=lambda row: order[row["row"]])
+            complete.append(finished)
+        merged += rows
+    return merged, claim_rows(table, complete, _verdicts_to_keep(table, done, claims))
+
+
+def _merge_rows(table: PaperTable, done: FinishedPart, before: Sequence[Cells]) -> tuple[list[Cells], FinishedPart]:
+    """Return the figures of a federation's new and kept rows, and `done` with the results of both."""
+    kept = [
+        row for row in before
+        if row["row"] not in done.names and split_control(row["row"])[0] not in done.failed
+    ]  # fmt: skip
+    new = figure_rows(done, table)
+    if not kept:
+        return [*new], done
+    results = Run.by_row([*kept, *new])
+    if "local" in done.results and _means_of_local(before) != _means_of_local(new):
+        gains = {name: _interval(differences(of, results["local"])) for name, of in results.items()}
+        kept = [dict(row) | csv_rows(csv_text([{"gain": gains[row["row"]]}]))[0] for row in kept]
+    return [*kept, *new], replace(done, results=results)
+
+
+def _verdicts_to_keep(table: PaperTable, done: Sequence[FinishedPart], claims: Iterable[Cells]) -> list[Cells]:
+    """The verdicts on claims of which no row was run again."""
+    again = {(one.part.name, name) for one in done for name in one.names}
+    names_of = {claim.text: (claim.better, claim.than) for claim in table.claim}
+    return [
+        row for row in claims
+        if not any((row["federation"], name) in again for name in names_of.get(row["claim"], ()))
+    ]  # fmt: skip
 
 
 def _claim_row(claim: Claim, part: Part | None, **cells: str) -> dict[str, str]:
@@ -206,17 +220,22 @@ def read_pages(
     how: the settings of this definition (`settings_text`). Raises ConfigError if the pages come from another
     definition, or a file is missing.
     """
-    path, figures, claims = (pages / f"{name}{end}" for end in (".md", ".csv", "-claims.csv"))
+    path = pages / f"{name}.md"
     if not path.exists():
         return [], []
     if _read(path).partition(HOW)[2].strip() != how.partition(HOW)[2].strip():
         raise _other_definition(path, "its settings are not those of this definition")
-    rows = [row for row in csv_rows(_read(figures)) if row["federation"] not in without]
+    figures = _rows_without(without, pages / f"{name}.csv")
+    by_part, order = _group_by("federation", figures), table.names(planted=True)
     for part in table.federation:
-        names = list(dict.fromkeys(row["row"] for row in rows if row["federation"] == part.name))
-        if names != [name for name in table.names(planted=True) if name in names]:
+        names = list(_group_by("row", by_part.get(part.name, ())))
+        if names != [name for name in order if name in names]:
             raise _other_definition(path, f"its rows for {part.name!r} are not those of this definition")
-    return rows, [row for row in csv_rows(_read(claims)) if row["federation"] not in without]
+    return figures, _rows_without(without, pages / f"{name}-claims.csv")
+
+
+def _rows_without(parts: Sequence[str], path: Path) -> list[dict[str, str]]:
+    return [row for row in csv_rows(_read(path)) if row["federation"] not in parts]
 
 
 def _read(path: Path) -> str:
@@ -249,57 +268,75 @@ _AFTER_INDEX = (
 
 def page(table: PaperTable, figures: Sequence[Cells], claims: Sequence[Cells], how: str, quick: bool = False) -> str:
     """The page of a table in Markdown; how: its last section (`settings_text`)."""
+    _, our_claims = _split_claims(table, claims)
+    claims_link, what = "", "What was run"
+    if table.paper is not None:
+        claims_link, what = f", [the paper's claims](index.md#{table.paper.lower()})", "What differs from the paper"
     by_part = {part.name: [row for row in figures if row["federation"] == part.name] for part in table.federation}
     lines = [f"# {table.title}", ""]
     if quick:
         lines += ["**A quick run, to test the command: its figures say nothing about the methods.**", ""]
-    claims_link = "" if table.paper is None else f", [the paper's claims](index.md#{table.paper.lower()})"
     lines += [f"{_AFTER} ({_LEGEND}{claims_link}).", ""]
-    lines += [*(f"- {each}" for each in _summary_sentences(table, by_part, claims)), ""]
+    lines += [*(f"- {sentence}" for sentence in _summary_sentences(table, by_part, claims)), ""]
     if table.apart:
-        what = "What was run" if table.paper is None else "What differs from the paper"
         lines += [f"{what}: {table.apart}", ""]
-    for part in table.federation:
-        rows = by_part[part.name]
-        lines += [f"## {part.name}", "", *(_figures(part, rows, table) if rows else [UNRUN]), ""]
-    if table.paper is not None:
-        claims = [row for row in claims if row["claim"].startswith(OURS)]
-    if claims:
-        lines += ["## Our claims", "", *_claims(table, claims), *_untested(claims), ""]
+    for part, rows in by_part.items():
+        lines += [f"## {part}", "", *_figures(table, rows), ""]
+    if our_claims:
+        lines += ["## Our claims", "", *_claims(table, our_claims), *_untested(our_claims), ""]
     return "\n".join([*lines, how])
 
 
 def _summary_sentences(table: PaperTable, by_part: Mapping[str, Sequence[Cells]], claims: Sequence[Cells]) -> list[str]:
     """Up to four sentences: length of runs, number of claims that hold, the best method, and where exchange adds."""
-    counts = {word: sum(row["verdict"] == word for row in claims) for word in _COUNTED}
-    sentences = []
-    if lengths := {row["federation"]: row["length"] for row in claims if row["length"]}:
-        texts = [text.replace(" of ", " of the paper's ") + on for text, on in _shared(lengths).items()]
-        sentences.append(f"Length: {'; '.join(texts)}.")
-    if table.paper is None and any(counts.values()):  # the index has the claims of papers
-        told = ", ".join(f"{_SHORT.get(word, word)} {count}" for word, count in counts.items() if count)
-        sentences.append(f"Claims: {told}.")
-    best: list[str] = []
-    adds: dict[str, str] = {}
+    methods = {}
     for part, rows in by_part.items():
-        known = _group_by("row", [row for row in rows if split_control(row["row"])[1] is None and row.get("mean")])
-        if not known:
-            continue
-        metric = METRICS[rows[0]["metric"]]
-        means = {name: _mean([float(row["mean"]) for row in of]) for name, of in known.items()}
-        first = max(means, key=lambda name: metric.better(means[name], 0.0))
-        local = f", Local {number(means['local'], metric.share)}" if "local" in means and first != "local" else ""
-        best.append(f"{first} on {part} ({number(means[first], metric.share)}{local})")
-        lows = {name: of[0]["adds.low"] for name, of in known.items() if name != "local" and of[0].get("adds.low")}
-        helped = [name for name, low in lows.items() if float(low) > 0]
-        if lows:
-            many = f"{len(helped)} of {len(lows)} rows"
-            adds[part] = many if len(helped) > 5 else ", ".join(helped) or "no row"
-    if best:
-        sentences.append(f"Highest mean: {'; '.join(best)}." if metric.higher else f"Lowest mean: {'; '.join(best)}.")
-    if adds:
-        sentences.append(f"Exchange surely adds to {'; '.join(text + on for text, on in _shared(adds).items())}.")
-    return sentences or ["Nothing has been run yet."]
+        if scored := [row for row in rows if split_control(row["row"])[1] is None and row.get("mean")]:
+            methods[part] = _group_by("row", scored)
+    sentences = [_length_sentence(claims), _best_sentence(methods), _exchange_sentence(methods)]
+    if table.paper is None:  # the index has the claims of papers
+        sentences.insert(1, _claims_sentence(claims))
+    return list(filter(None, sentences)) or ["Nothing has been run yet."]
+
+
+def _length_sentence(claims: Sequence[Cells]) -> str:
+    lengths = {row["federation"]: row["length"] for row in claims if row["length"]}
+    texts = [text.replace(" of ", " of the paper's ") + on for text, on in _shared(lengths).items()]
+    return f"Length: {'; '.join(texts)}." if texts else ""
+
+
+def _claims_sentence(claims: Sequence[Cells]) -> str:
+    verdicts = [row["verdict"] for row in claims]
+    counts = _counts(verdicts, [word for word in _COUNTED if word in verdicts])
+    return f"Claims: {counts}." if counts else ""
+
+
+def _best_sentence(methods: Mapping[str, Mapping[str, Sequence[Cells]]]) -> str:
+    """The method with the best mean on each federation, with Local's mean beside it."""
+    texts, which = [], ""
+    for part, by_row in methods.items():
+        metric = METRICS[next(iter(by_row.values()))[0]["metric"]]
+        means = {name: _mean(_values(rows, "mean")) for name, rows in by_row.items()}
+        best = max(means, key=lambda name: metric.better(means[name], 0.0))
+        figures = number(means[best], metric.share)
+        if "local" in means and best != "local":
+            figures += f", Local {number(means['local'], metric.share)}"
+        texts.append(f"{best} on {part} ({figures})")
+        which = "Highest" if metric.higher else "Lowest"
+    return f"{which} mean: {'; '.join(texts)}." if texts else ""
+
+
+def _exchange_sentence(methods: Mapping[str, Mapping[str, Sequence[Cells]]]) -> str:
+    """The methods that exchange surely helps on each federation; their number if there are many."""
+    texts = {}
+    for part, by_row in methods.items():
+        judged = {name: of[0]["adds.low"] for name, of in by_row.items() if name != "local" and of[0].get("adds.low")}
+        helped = [name for name, low in judged.items() if float(low) > 0]
+        if len(helped) > 5:
+            texts[part] = f"{len(helped)} of {len(judged)} rows"
+        elif judged:
+            texts[part] = ", ".join(helped) or "no row"
+    return f"Exchange surely adds to {'; '.join(text + on for text, on in _shared(texts).items())}." if texts else ""
 
 
 def _shared(texts: Mapping[str, str]) -> dict[str, str]:
@@ -312,61 +349,80 @@ def _shared(texts: Mapping[str, str]) -> dict[str, str]:
     return {text: "" if len(of) == 1 else f" on {' and '.join(parts)}" for text, parts in of.items()}
 
 
-def _figures(part: Part, rows: Sequence[Cells], table: PaperTable) -> list[str]:
-    """One line per row of a federation, with its controls' means."""
-    metric, share = METRICS[rows[0]["metric"]], METRICS[rows[0]["metric"]].share
+def _figures(table: PaperTable, rows: Sequence[Cells]) -> list[str]:
+    """One line per row of a federation, with its controls' means, after a sentence about all of them."""
+    if not rows:
+        return [UNRUN]
     by_row = _group_by("row", rows)
-    controls = [one for one in CONTROLS[1:] if any(split_control(name)[1] == one for name in by_row)]
-    optional = [name for name in ("unseen", "worst10", "ari") if any(row.get(name) for row in rows)]
-    titles = {"unseen": "unseen", "worst10": "worst 10 %", "ari": "ARI"}
-    heads = ["row", metric.title, "paper", "gain", "adds", *(f"@{one}" for one in controls),
-             *(titles[name] for name in optional), "sent"]  # fmt: skip
-    cells = []
-    for name, of in by_row.items():
-        if split_control(name)[1] is not None:
-            continue
-        cells.append([
-            name + "*" * bool(of[0]["border"]) + _prior_knowledge(table, name, of),
-            _spread([row["mean"] for row in of if row.get("mean")], share), of[0]["paper"],
-            "" if name == "local" else _added(of[0], "gain", share),
-            "" if name == "local" else _added(of[0], "adds", share),
-            *(_spread([row["mean"] for row in by_row.get(f"{name}@{one}", ()) if row.get("mean")], share, False)
-              for one in controls),
-            *(_spread([row[figure] for row in of if row.get(figure)], share and figure != "ari", figure == "unseen",
-                      2 if figure == "ari" else None) for figure in optional),
-            megabytes(_mean([float(row["bytes"]) for row in of])),
-        ])  # fmt: skip
-    filled = [at for at in range(len(heads)) if any(row[at] for row in cells)]
-    lines = [_line([row[at] for at in filled]) for row in (heads, ["---"] * len(heads), *cells)]
+    methods = {name: of for name, of in by_row.items() if split_control(name)[1] is None}
+    cells = [_figure_cells(table, name, by_row) for name in methods]
+    heads = [head for head in cells[0] if any(row[head] for row in cells)]
+    lines = [heads, ["---"] * len(heads), *([row[head] for head in heads] for row in cells)]
+    return [f"{_runs_sentence(rows)}{''.join(_reservations(table, methods))}", "", *map(_line, lines)]
+
+
+def _figure_cells(table: PaperTable, name: str, by_row: Mapping[str, Sequence[Cells]]) -> dict[str, str]:
+    """The figures of a row by the heads of their columns."""
+    of, first = by_row[name], by_row[name][0]
+    metric, share = METRICS[first["metric"]], METRICS[first["metric"]].share
+    controls = {control: by_row.get(named(name, control), ()) for control in CONTROLS[1:]}
+    return {
+        "row": name + "*" * bool(first["border"]) + _prior_knowledge(table, name, of),
+        metric.title: _spread_cell(of, "mean", share),
+        "paper": first["paper"],
+        "gain": _added_cell(first, "gain", share),
+        "adds": _added_cell(first, "adds", share),
+        **{f"@{control}": _mean_cell(rows, "mean", share) for control, rows in controls.items()},
+        "unseen": _spread_cell(of, "unseen", share),
+        "worst 10 %": _mean_cell(of, "worst10", share),
+        "ARI": _mean_cell(of, "ari", share=False, digits=2),
+        "sent": megabytes(_mean(_values(of, "bytes"))),
+    }
+
+
+def _runs_sentence(rows: Sequence[Cells]) -> str:
     clients = ", ".join(sorted({row["clients"] for row in rows}))
-    unit = " in %" if share else ""
-    text = f"{clients} clients; test {metric.title}{unit}; {len({row['seed'] for row in rows})} seeds."
-    if unmatched := [name for name, of in by_row.items() if of[0].get("views")]:
-        text += f" No row is Local on the views of {', '.join(unmatched)}: their gains may come from these views."
-    if failed := {name: of[0]["failed"] for name, of in by_row.items() if int(of[0].get("failed") or 0)}:
-        text += f" Failed candidates: {', '.join(f'{name} {n}' for name, n in failed.items())}."
+    metric, seeds = METRICS[rows[0]["metric"]], {row["seed"] for row in rows}
+    return f"{clients} clients; test {metric.title}{' in %' if metric.share else ''}; {len(seeds)} seeds."
+
+
+def _reservations(table: PaperTable, methods: Mapping[str, Sequence[Cells]]) -> Iterator[str]:
+    """Sentences about rows whose figures are missing, or may be better with other settings or for other reasons."""
+    first_rows = {name: of[0] for name, of in methods.items()}
+    if unmatched := [name for name, row in first_rows.items() if row.get("views")]:
+        yield f" No row is Local on the views of {', '.join(unmatched)}: their gains may come from these views."
+    if failed := [f"{name} {row['failed']}" for name, row in first_rows.items() if int(row.get("failed") or 0)]:
+        yield f" Failed candidates: {', '.join(failed)}."
     if table.tune is not None:
-        text += f" Best at a border (*): {sum('*' in row[0] for row in cells)} of {len(cells)} rows."
-    if absent := [row.name for row in table.rows() if row.name not in by_row]:
-        text += f" No figures: {', '.join(absent)} (not run here, or failed in training)."
-    return [text, "", *lines]
+        at_border = sum(bool(row["border"]) for row in first_rows.values())
+        yield f" Best at a border (*): {at_border} of {len(methods)} rows."
+    if absent := [row.name for row in table.rows() if row.name not in methods]:
+        yield f" No figures: {', '.join(absent)} (not run here, or failed in training)."
 
 
 def _claims(table: PaperTable, claims: Sequence[Cells]) -> list[str]:
     """One line per tested claim, with a verdict for each federation."""
-    printed = {claim.text: f"paper: {claim.paper}" for claim in table.claim if claim.paper}
     tested = [row for row in claims if row["federation"]]
-    parts = [part.name for part in table.federation if any(row["federation"] == part.name for row in tested)]
-    lines = [_line(["claim", *parts]), _line(["---"] * (len(parts) + 1))] if tested else []
-    for claim in dict.fromkeys(row["claim"] for row in tested):
-        cells = {row["federation"]: row for row in tested if row["claim"] == claim}
-        needed = next((row["needed"] for row in cells.values() if row["needed"] not in ("", "above 0")), "")
-        notes = "; ".join(filter(None, (printed.get(claim), f"needed: {needed}" if needed else "")))
+    if not tested:
+        return []
+    names = {row["federation"] for row in tested}
+    parts = [part.name for part in table.federation if part.name in names]
+    printed = {claim.text: claim.paper for claim in table.claim if claim.paper}
+    lines = [_line(["claim", *parts]), _line(["---"] * (len(parts) + 1))]
+    for claim, rows in _group_by("claim", tested).items():
+        verdicts = {row["federation"]: _verdict(row, claim in printed) for row in rows}
         text = claim if table.paper is None else claim.removeprefix(OURS).strip()
-        first = f"{text} ({notes})" if notes else text
-        verdicts = [_verdict(cells[part], claim in printed) if part in cells else "–" for part in parts]
-        lines.append(_line([first, *verdicts]))
+        notes = _claim_notes(printed.get(claim), rows)
+        lines.append(_line([text + notes, *(verdicts.get(part, "–") for part in parts)]))
     return lines
+
+
+def _claim_notes(paper: str | None, rows: Sequence[Cells]) -> str:
+    """In brackets: the paper's figure as printed with the claim, and the value needed, if it is not 0."""
+    notes = [] if paper is None else [f"paper: {paper}"]
+    needed = [row["needed"] for row in rows if row["needed"] not in ("", "above 0")]
+    notes += [f"needed: {text}" for text in needed[:1]]
+    return f" ({'; '.join(notes)})" if notes else ""
 
 
 def _untested(claims: Sequence[Cells]) -> list[str]:
@@ -463,18 +519,29 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def _spread(cells: Sequence[str], share: bool, interval: bool = True, digits: int | None = None) -> str:
-    """A mean over seeds, ± half its 95 % interval."""
-    if not cells:
+def _values(rows: Sequence[Cells], figure: str) -> list[float]:
+    """The known values of a figure, one per seed."""
+    return [float(row[figure]) for row in rows if row.get(figure)]
+
+
+def _mean_cell(rows: Sequence[Cells], figure: str, share: bool, digits: int | None = None) -> str:
+    """A mean over seeds."""
+    values = _values(rows, figure)
+    if not values:
         return ""
-    values = [float(cell) for cell in cells]
-    bounds = over(values) if interval else None
-    text = number(_mean(values), share) if digits is None else f"{_mean(values):.{digits}f}"
-    return text if bounds is None else f"{text}±{number((bounds.high - bounds.low) / 2, share)}"
+    return number(_mean(values), share) if digits is None else f"{_mean(values):.{digits}f}"
 
 
-def _added(row: Cells, name: str, share: bool) -> str:
-    if not row.get(f"{name}.mean"):
+def _spread_cell(rows: Sequence[Cells], figure: str, share: bool) -> str:
+    """A mean over seeds, ± half its 95 % interval."""
+    bounds = over(_values(rows, figure))
+    half = "" if bounds is None else f"±{number((bounds.high - bounds.low) / 2, share)}"
+    return _mean_cell(rows, figure, share) + half
+
+
+def _added_cell(row: Cells, name: str, share: bool) -> str:
+    """A gain, or what exchange adds, ± half its interval; empty for Local."""
+    if row["row"] == "local" or not row.get(f"{name}.mean"):
         return ""
     text = number(float(row[f"{name}.mean"]), share, "+")
     if not row.get(f"{name}.low"):
@@ -496,40 +563,63 @@ def index(tables: Mapping[str, PaperTable], claims: Mapping[str, str]) -> str:
     claims: the claims' CSV of each table that has a page.
     """
     rows = {name: csv_rows(claims[name]) if name in claims else claim_rows(table, []) for name, table in tables.items()}
-    pages: dict[str | None, list[str]] = {}
-    untested: dict[str | None, dict[str, list[str]]] = {}
-    verdicts: list[str] = []
-    for name, several in rows.items():
-        table = tables[name]
-        theirs = [row for row in several if table.paper is not None and not row["claim"].startswith(OURS)]
-        verdicts += [row["verdict"] for row in theirs]
-        if table.federation:
-            title = f"[{table.title}]({name}.md)" if name in claims else table.title
-            ours = _counted([row for row in several if row not in theirs])
-            notes = "; ".join(filter(None, (_length(several), f"ours: {ours}" if ours else "")))
-            lines = [f"**{title}**{f' ({notes})' if notes else ''}", "", *_claims(table, theirs)]
-            pages.setdefault(table.paper, []).extend([*lines, ""] if lines[-1] else lines)
-        for text, of in _group_by("claim", theirs).items():
-            if (verdict := of[0]["verdict"]).startswith(_UNTESTED):
-                figure = f" (paper: {of[0]['paper']})" if of[0]["paper"] else ""
-                why = verdict.removeprefix(_UNTESTED)
-                untested.setdefault(table.paper, {}).setdefault(why, []).append(text + figure)
-    counts = [f"{_SHORT.get(word, word)} {verdicts.count(word)}" for word in _COUNTED]
-    counts.append(f"not tested {sum(verdict.startswith(_UNTESTED) for verdict in verdicts)}")
-    if "not run yet" in verdicts:
-        counts.append(f"not run yet {verdicts.count('not run yet')}")
-    first = f"Verdicts on the papers' claims, one for each claim and federation: {', '.join(counts)}."
-    lines = ["# What the papers claim, and what is found here", "", _AFTER_INDEX, "", first, ""]
-    for part in (*PAPERS, None):
-        if part in pages or part in untested:
-            lines += [f"## {part or 'Other tables'}", ""]
-            lines += [text for table in tables.values() if part and table.paper == part and table.summary
-                      for text in (table.summary, "")]  # fmt: skip
-        lines += pages.get(part, [])
-        if part in untested:
-            lines += ["Not tested:", ""]
-            lines += [f"- {'; '.join(texts)}: {why}." for why, texts in untested[part].items()] + [""]
+    verdicts = [row["verdict"] for name, table in tables.items() for row in _split_claims(table, rows[name])[0]]
+    lines = ["# What the papers claim, and what is found here", "", _AFTER_INDEX, "", _verdicts_sentence(verdicts), ""]
+    for paper in (*PAPERS, None):
+        lines += _paper_section({name: table for name, table in tables.items() if table.paper == paper}, rows, claims)
     return "\n".join([*lines, "## How to read a page", "", file_text("how_to_read.md")])
+
+
+def _verdicts_sentence(verdicts: Sequence[str]) -> str:
+    counts = [_counts(verdicts, _COUNTED), f"not tested {sum(word.startswith(_UNTESTED) for word in verdicts)}"]
+    if _NOT_RUN in verdicts:
+        counts.append(_counts(verdicts, [_NOT_RUN]))
+    return f"Verdicts on the papers' claims, one for each claim and federation: {', '.join(counts)}."
+
+
+def _paper_section(
+    tables: Mapping[str, PaperTable], rows: Mapping[str, Sequence[Cells]], pages: Collection[str]
+) -> list[str]:
+    """The tables of one paper (or of none), and the claims that are not tested; pages: the tables that have a page."""
+    head: list[str] = []
+    entries: list[str] = []
+    untested: list[Cells] = []
+    for name, table in tables.items():
+        if not head:
+            head = [f"## {table.paper or 'Other tables'}", ""]
+        if table.paper is not None and table.summary:
+            head += [table.summary, ""]
+        if table.federation:
+            entries += _entry(f"[{table.title}]({name}.md)" if name in pages else table.title, table, rows[name])
+        untested += [row for row in _split_claims(table, rows[name])[0] if row["verdict"].startswith(_UNTESTED)]
+    return [*head, *entries, *_untested_by_reason(untested)] if entries or untested else []
+
+
+def _entry(title: str, table: PaperTable, rows: Sequence[Cells]) -> list[str]:
+    """A table in the index: what was run, the number of our claims that hold, and the claims of the paper."""
+    of_paper, ours = _split_claims(table, rows)
+    counts = _counted(ours)
+    notes = "; ".join(filter(None, (_length(rows), f"ours: {counts}" if counts else "")))
+    lines = [f"**{title}** ({notes})" if notes else f"**{title}**", ""]
+    if claims := _claims(table, of_paper):
+        lines += [*claims, ""]
+    return lines
+
+
+def _split_claims(table: PaperTable, rows: Sequence[Cells]) -> tuple[list[Cells], list[Cells]]:
+    """Return (the claims of the table's paper, ours)."""
+    ours = [row for row in rows if table.paper is None or row["claim"].startswith(OURS)]
+    return [row for row in rows if row not in ours], ours
+
+
+def _untested_by_reason(rows: Sequence[Cells]) -> list[str]:
+    """The claims that are not tested, one line for each reason."""
+    claims: dict[str, list[str]] = {}
+    for row in rows:
+        text = f"{row['claim']} (paper: {row['paper']})" if row["paper"] else row["claim"]
+        claims.setdefault(row["verdict"].removeprefix(_UNTESTED), []).append(text)
+    lines = [f"- {'; '.join(texts)}: {reason}." for reason, texts in claims.items()]
+    return ["Not tested:", "", *lines, ""] if lines else []
 
 
 def _length(rows: Sequence[Cells]) -> str:
@@ -542,5 +632,10 @@ def _length(rows: Sequence[Cells]) -> str:
 def _counted(rows: Sequence[Cells]) -> str:
     """The number of claims with each verdict, over all federations."""
     verdicts = [row["verdict"] for row in rows if row["federation"]]
-    known = [*(word for word in _COUNTED if word in verdicts), *sorted(set(verdicts) - set(_COUNTED))]
-    return ", ".join(f"{_SHORT.get(word, word)} {verdicts.count(word)}" for word in known)
+    known = [word for word in _COUNTED if word in verdicts]
+    return _counts(verdicts, [*known, *sorted(set(verdicts) - set(known))])
+
+
+def _counts(verdicts: Sequence[str], words: Sequence[str]) -> str:
+    """How often each of these words is a verdict."""
+    return ", ".join(f"{_SHORT.get(word, word)} {verdicts.count(word)}" for word in words)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
@@ -13,7 +13,7 @@ from rich.text import Text
 from fedkin.records.comparison import COUNTED, mean_and_sd
 from fedkin.records.metrics import metric_of, missing_sentence, privacy_sentence
 from fedkin.report.units import megabytes, student
-from fedkin.tasks import METRICS
+from fedkin.tasks import METRICS, Metric
 
 if TYPE_CHECKING:
     from fedkin.records.run import Result
@@ -24,16 +24,14 @@ _WIDTH = 80
 def one_run(result: Result) -> Table:
     """The figures of a run, one per line; summary.json has more."""
     summary = result.summary
-    groups, sent, seconds = summary["groups"], summary["bytes"], summary["seconds"]
+    sent, seconds = summary["bytes"], summary["seconds"]
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_row("method", f"{summary['method']} on {summary['scenario']}, seed {summary['seed']}")
     table.add_row("clients, rounds", f"{summary['clients']}, {summary['rounds']}")
     for line in _quality(summary):
         table.add_row(*line)
-    if groups["found"] is not None:
-        given = "".join(f" ({text})" for text in summary.get("given") or ())
-        against = "" if groups["ari"] is None else f", ARI {groups['ari']:.3f} to the planted ones"
-        table.add_row("groups, last round", f"{groups['found']}{given}, modularity {groups['modularity']:.3f}{against}")
+    if summary["groups"]["found"] is not None:
+        table.add_row("groups, last round", _groups(summary))
     table.add_row("sent", f"{megabytes(sent['up'])} up, {megabytes(sent['down'])} down")
     if calibration := summary.get("calibration"):
         slope = "" if calibration["slope"] is None else f", calibration slope {calibration['slope']:.2f}"
@@ -49,27 +47,39 @@ def one_run(result: Result) -> Table:
 
 def _quality(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """The metrics of the clients' models, also on unseen clients."""
-    metric = metric_of(summary)
+    metric, unseen = metric_of(summary), summary.get("unseen") or {}
     title, own = metric.title, summary[metric.name]
     if own.get("mean") is not None:
         yield f"{title}, mean over clients", f"{own['mean']:.4f}"
         yield "worst 10 %, worst 20 %", f"{own['worst10']:.4f}, {own['worst20']:.4f}"
     if own.get("pooled") is not None:
         yield f"pooled {title}", f"{own['pooled']:.4f}"
-    for name, other in METRICS.items():
-        if other != metric and isinstance(own.get(name), Mapping) and own[name]["mean"] is not None:
-            yield f"{other.title}, mean over clients", f"{own[name]['mean']:.4f}"
-    for other in (summary.get("metrics") or {}).values():
-        if other.get("mean") is not None:
-            best = "higher" if other["higher"] else "lower"
-            yield f"{other['title']}, mean over clients", f"{other['mean']:.4f}  ({best} is better)"
+    yield from _further_metrics(summary, metric)
     if own.get("left_out"):
         why = "one class only" if metric.name == "auc" else "no foreground, and none predicted"
         yield "left out of the mean", f"{own['left_out']} clients without a defined value ({why})"
-    unseen = summary.get("unseen") or {}
     if unseen.get("mean") is not None:
         gap = "" if summary["gap"] is None else f"  (worse by {summary['gap']:+.4f})"
         yield f"{title}, mean over {unseen['clients']} unseen clients", f"{unseen['mean']:.4f}{gap}"
+
+
+def _further_metrics(summary: Mapping[str, Any], metric: Metric) -> Iterator[tuple[str, str]]:
+    """The task's metrics other than this one, and those of `run.metrics`."""
+    for name, other in METRICS.items():
+        figures = summary[metric.name].get(name)
+        if other != metric and isinstance(figures, Mapping) and figures["mean"] is not None:
+            yield f"{other.title}, mean over clients", f"{figures['mean']:.4f}"
+    for measured in (summary.get("metrics") or {}).values():
+        if measured.get("mean") is not None:
+            best = "higher" if measured["higher"] else "lower"
+            yield f"{measured['title']}, mean over clients", f"{measured['mean']:.4f}  ({best} is better)"
+
+
+def _groups(summary: Mapping[str, Any]) -> str:
+    groups = summary["groups"]
+    given = "".join(f" ({text})" for text in summary.get("given") or ())
+    against = "" if groups["ari"] is None else f", ARI {groups['ari']:.3f} to the planted ones"
+    return f"{groups['found']}{given}, modularity {groups['modularity']:.3f}{against}"
 
 
 def comparison(rows: Sequence[Mapping[str, Any]]) -> Group:
@@ -77,29 +87,47 @@ def comparison(rows: Sequence[Mapping[str, Any]]) -> Group:
 
     Columns without any value are left out; columns that do not fit are in a second table.
     """
-    seeds = rows[0]["seeds"]
-    over_seeds = f"seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else f"seed {seeds[0]}"
-    metric = METRICS[rows[0].get("metric", "accuracy")]
-    half = student(len(seeds))
+    seeds, methods = rows[0]["seeds"], [row["method"] for row in rows]
     further = dict.fromkeys(name for row in rows for name in row.get("metrics") or ())
-    columns = {
-        "mean": [figure_text(row["mean"], half) for row in rows],
-        "worst 10%": [figure_text(row["worst10"], half) for row in rows],
-        "unseen": [figure_text(row.get("unseen"), half) for row in rows],
-        "gap": [figure_text(row.get("gap"), half, "+") for row in rows],
-        **{name: [figure_text((row.get("metrics") or {}).get(name), half) for row in rows] for name in further},
-        "gain": [figure_text(row["gain"], half, "+") for row in rows],
-        "adds": [_added(row.get("adds")) for row in rows],
-        "hurt": ["-" if row["hurt"] is None or row.get("surely") else f"{100 * row['hurt'][0]:.0f} %" for row in rows],
-        "surely": [_verdict_counts(row["surely"]) if row.get("surely") else "-" for row in rows],
-        "groups": [_plain(row["found"], 1) + "*" * bool(row.get("given")) for row in rows],
-        "ARI": [_plain(row["ari"], 2) for row in rows],
-        "epsilon": [_plain(row.get("epsilon"), 2) for row in rows],
-        "sent": [megabytes(row["bytes_sent"][0]) for row in rows],
+    cells = [_figure_cells(row, further, student(len(seeds))) for row in rows]
+    columns = {head: [of_method[head] for of_method in cells] for head in cells[0]}
+    shown = {head: column for head, column in columns.items() if head == "mean" or set(column) != {"-"}}
+    metric = METRICS[rows[0].get("metric", "accuracy")]
+    tables = []
+    for part in _split_columns(shown, max(map(len, methods))):
+        table = _figure_table(["method", *part])
+        for texts in zip(methods, *part.values(), strict=True):
+            table.add_row(*texts)
+        tables.append(table)
+    over_seeds = f"seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else f"seed {seeds[0]}"
+    tables[0].title = f"test {metric.title} over clients, {over_seeds}"
+    tables[-1].caption = _legend(rows, shown, metric)
+    return Group(*tables)
+
+
+def _figure_cells(row: Mapping[str, Any], further: Iterable[str], half: float) -> dict[str, str]:
+    """A method's figures by the heads of their columns."""
+    metrics, verdicts = row.get("metrics") or {}, row.get("surely")
+    return {
+        "mean": figure_text(row["mean"], half),
+        "worst 10%": figure_text(row["worst10"], half),
+        "unseen": figure_text(row.get("unseen"), half),
+        "gap": figure_text(row.get("gap"), half, "+"),
+        **{name: figure_text(metrics.get(name), half) for name in further},
+        "gain": figure_text(row["gain"], half, "+"),
+        "adds": _added(row.get("adds")),
+        "hurt": "-" if row["hurt"] is None or verdicts else f"{100 * row['hurt'][0]:.0f} %",
+        "surely": _verdict_counts(verdicts) if verdicts else "-",
+        "groups": _plain(row["found"], 1) + "*" * bool(row.get("given")),
+        "ARI": _plain(row["ari"], 2),
+        "epsilon": _plain(row.get("epsilon"), 2),
+        "sent": megabytes(row["bytes_sent"][0]),
     }
-    shown = {head: cells for head, cells in columns.items() if head == "mean" or set(cells) != {"-"}}
+
+
+def _legend(rows: Sequence[Mapping[str, Any]], heads: Container[str], metric: Metric) -> str:
+    """What the columns mean, and what methods were given."""
     few = any(row["surely"]["few"] for row in rows if row.get("surely"))
-    given = [f"{row['method']}: {row['given']}" for row in rows if row.get("given")]
     meaning = {
         "gain": f"gain: {metric.title} {'above' if metric.higher else 'better than'} training alone (Local)",
         "adds": "adds: the method minus NAME@self, which exchanges nothing",
@@ -107,20 +135,12 @@ def comparison(rows: Sequence[Mapping[str, Any]]) -> Group:
         "surely": "surely: clients that gain/are hurt/cannot be told apart" + "/have too few samples" * few,
         "gap": "gap: how much worse unseen clients do",
     }
-    legend = [text for head, text in meaning.items() if head in shown]
-    if len(seeds) > 1:
-        legend.insert(0, "±: half the 95 % interval over seeds")
-    if given:
-        legend.append(f"*given: {', '.join(given)}")
-    title = f"test {metric.title} over clients, {over_seeds}"
-    methods = [row["method"] for row in rows]
-    parts = _split_columns(shown, max(map(len, methods)))
-    tables = [_titled_table(None, None, ["method", *part]) for part in parts]
-    for table, part in zip(tables, parts, strict=True):
-        for cells in zip(methods, *part.values(), strict=True):
-            table.add_row(*cells)
-    tables[0].title, tables[-1].caption = title, "; ".join(legend)
-    return Group(*tables)
+    notes = [text for head, text in meaning.items() if head in heads]
+    if len(rows[0]["seeds"]) > 1:
+        notes.insert(0, "±: half the 95 % interval over seeds")
+    if given := [f"{row['method']}: {row['given']}" for row in rows if row.get("given")]:
+        notes.append(f"*given: {', '.join(given)}")
+    return "; ".join(notes)
 
 
 def _split_columns(columns: Mapping[str, list[str]], first: int) -> list[dict[str, list[str]]]:
@@ -137,11 +157,10 @@ def _split_columns(columns: Mapping[str, list[str]], first: int) -> list[dict[st
     return parts
 
 
-def _titled_table(title: str | None, caption: str | None, heads: Sequence[str]) -> Table:
+def _figure_table(heads: Sequence[str]) -> Table:
     table = Table(
-        title=title, caption=caption, title_justify="left", caption_justify="left", title_style="",
-        caption_style="dim", pad_edge=False, box=SIMPLE_HEAD, collapse_padding=True, show_edge=False,
-        min_width=76,  # room for title and caption
+        title_justify="left", caption_justify="left", title_style="", caption_style="dim", pad_edge=False,
+        box=SIMPLE_HEAD, collapse_padding=True, show_edge=False, min_width=76,  # room for title and caption
     )  # fmt: skip
     for number, head in enumerate(heads):
         table.add_column(head, justify="right" if number else "left", no_wrap=True)
@@ -159,7 +178,7 @@ def time_table(summary: Mapping[str, Any]) -> Table:
         del parts["local training"]
         parts = {f"at clients: {phase}": spent for phase, spent in phases.items()} | parts
     parts["the rest"] = max(seconds["total"] - sum(parts.values()), 0.0)
-    table = _titled_table(None, None, ["where the time went", "seconds", "ms a round", "share"])
+    table = _figure_table(["where the time went", "seconds", "ms a round", "share"])
     for title, spent in [*parts.items(), ("total", seconds["total"])]:
         share = spent / seconds["total"] if seconds["total"] else 0.0
         table.add_row(title, f"{spent:.2f}", f"{1e3 * spent / rounds:.1f}", f"{share:.1%}")
@@ -181,10 +200,9 @@ def left_out(results: Mapping[str, Mapping[str, Mapping[int, Result]]]) -> Table
     """
     groups, methods = list(results), list(next(iter(results.values())))
     by_seed = results[groups[0]][methods[0]]
-    table = _titled_table(
-        f"test {next(iter(by_seed.values())).metric.title} of unseen clients, by the group left out",
-        f"mean over clients, then over seeds {', '.join(map(str, sorted(by_seed)))}", ["method", *groups, "mean"],
-    )  # fmt: skip
+    table = _figure_table(["method", *groups, "mean"])
+    table.title = f"test {next(iter(by_seed.values())).metric.title} of unseen clients, by the group left out"
+    table.caption = f"mean over clients, then over seeds {', '.join(map(str, sorted(by_seed)))}"
     for method in methods:
         cells = [
             mean_and_sd([(run.summary.get("unseen") or {}).get("mean") for run in results[group][method].values()])

@@ -203,6 +203,10 @@ class PaperTable(Settings):
         base, control = split_control(name)
         return next(row for row in self.rows() if row.name == base), control
 
+    def federations_of(self, claim: Claim) -> list[Part]:
+        """The federations on which a claim is tested."""
+        return [part for part in self.federation if claim.on is None or part.name in claim.on]
+
     def only(self, methods: Collection[str]) -> PaperTable:
         """The table with the rows of these methods and of Local; claims about other rows are not tested.
 

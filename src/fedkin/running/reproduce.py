@@ -110,6 +110,11 @@ class FinishedPart:
     chosen: Mapping[str, TunedRow]
     failed: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def names(self) -> set[str]:
+        """The rows and controls that ended or failed."""
+        return {*self.results, *self.failed}
+
     def unmatched_views(self, table: PaperTable) -> list[str]:
         """Return the rows that train on views, as tuned, for which no row has Local on the same views."""
         chosen = self.chosen
