@@ -15,7 +15,7 @@ from fedkin.analysis.paired import VERDICTS
 from fedkin.graph import Evidence, Graph
 from fedkin.graph.record import MEANINGS, SHARING, Node, own_part, p_text
 from fedkin.records import reading
-from fedkin.records.comparison import Gains
+from fedkin.records.comparison import Gains, mean_and_sd
 from fedkin.records.run import Result
 from fedkin.report.runs import ReportRun
 from fedkin.report.units import plural
@@ -62,21 +62,16 @@ class Subject:
         """Choose the best method other than Local and FedAvg: on held-out data if a tuning judged all, else on test."""
         means: dict[str, float | None] = {}
         for label, reported in by_label.items():
-            values: list[Any] = [entry.run.figures.get("mean") for entry in reported]
-            means[label] = None if None in values else statistics.fmean(values)
-        methods = {label: reported[0].run.method for label, reported in by_label.items()}
-        # A control only serves to judge its method.
-        methods = {label: method for label, method in methods.items() if "@" not in label} or methods
-        others = [label for label, method in methods.items() if method not in (LOCAL, FEDAVG)]
-        candidates = others or [label for label, method in methods.items() if method == FEDAVG] or list(methods)
+            pair = mean_and_sd([entry.run.figures.get("mean") for entry in reported])
+            means[label] = None if pair is None else pair[0]
+        others, candidates = _candidates({label: reported[0].run for label, reported in by_label.items()})
         validation = _validation([entry.run for reported in by_label.values() for entry in reported], others)
-        judged = means if validation is None else dict.fromkeys(by_label) | validation.means
-        chosen = _best({label: by_label[label][0].run for label in candidates}, judged)
-        of_method = by_label[chosen]
-        return cls(
-            chosen, of_method[0].title, [entry.run for entry in of_method], [entry.gain for entry in of_method],
-            len(others), _TEST if validation is None else _validation_text(validation), means,
-        )  # fmt: skip
+        judged, chosen_on = means, _TEST
+        if validation is not None:
+            judged, chosen_on = dict.fromkeys(by_label) | validation.means, _validation_text(validation)
+        chosen = by_label[_best(candidates, judged)]
+        runs, gains = [entry.run for entry in chosen], [entry.gain for entry in chosen]
+        return cls(chosen[0].label, chosen[0].title, runs, gains, len(others), chosen_on, means)
 
     @property
     def mean(self) -> float | None:
@@ -179,12 +174,14 @@ def _groups(runs: Sequence[Result]) -> str:
     if len(tested) == len(runs):
         text = findings_text(tested, against)
     else:
-        counts = sorted({int(groups["found"]) for groups in summaries})
-        text = (
-            f"{plural(counts[-1], 'group')} found" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} groups found"
-        )
-        text += against
+        text = f"{_group_count([int(groups['found']) for groups in summaries])} found{against}"
     return f"{text} ({given})" if given else text
+
+
+def _group_count(counts: Sequence[int]) -> str:
+    """The number of groups, or its range over seeds."""
+    low, high = min(counts), max(counts)
+    return plural(high, "group") if low == high else f"{low} to {high} groups"
 
 
 def _agreement(ari: Sequence[float | None]) -> str:
@@ -208,6 +205,15 @@ def _value(value: float, metric: Metric) -> str:
 
 
 # -- the choice of the headline's method -------------------------------------------------------------------------------
+
+
+def _candidates(runs: Mapping[str, Result]) -> tuple[list[str], dict[str, Result]]:
+    """Return (the methods other than Local and FedAvg, the methods to choose from); runs: one of each method."""
+    # A control only serves to judge its method.
+    methods = {label: run for label, run in runs.items() if "@" not in label} or runs
+    others = {label: run for label, run in methods.items() if run.method not in (LOCAL, FEDAVG)}
+    fedavg = {label: run for label, run in methods.items() if run.method == FEDAVG}
+    return list(others), others or fedavg or dict(methods)
 
 
 def _best(candidates: Mapping[str, Result], means: Mapping[str, float | None]) -> str:
@@ -360,27 +366,32 @@ def findings_text(seeds: Sequence[Findings], against: str = "") -> str:
     '1 group and 1 client alone found by tests: within groups no difference is significant'
     """
     counts = [sum(findings.kinds.values()) for findings in seeds]
-    low, high = min(counts), max(counts)
-    if not high:
+    if not any(counts):
         return f"no groups found by tests{against}: every client differs from all others{_tests_seen(seeds)}"
     most = max(findings.alone for findings in seeds)
-    count = plural(high, "group") if low == high else f"{low} to {high} groups"
     alone = f" and {'up to ' if len(seeds) > 1 else ''}{plural(most, 'client')} alone" if most else ""
-    return f"{count}{alone} found by tests{against}: {_inside(seeds)}{_tests_seen(seeds)}"
+    return f"{_group_count(counts)}{alone} found by tests{against}: {_inside(seeds)}{_tests_seen(seeds)}"
 
 
 def _inside(seeds: Sequence[Findings]) -> str:
     kinds = sum((Counter(findings.kinds) for findings in seeds), Counter[str]())
-    known = [findings.p for findings in seeds if findings.p is not None]
     words = {kind: _INSIDE.get(kind, f"the verdict is {kind}") for kind in kinds}
-    if "same" in words and known:
-        tests = sum(findings.tests for findings in seeds)
-        alpha = next((findings.alpha for findings in seeds if findings.alpha is not None), None)
-        level = "" if alpha is None else f"alpha = {alpha:g}, corrected for {plural(tests, 'test')}; "
-        words["same"] += f" ({level}smallest {p_text(min(known))})"
+    if "same" in words:
+        words["same"] += _smallest_p(seeds)
     if len(kinds) == 1:
         return f"within groups {next(iter(words.values()))}"
     return ", ".join(f"in {kinds[kind] if len(seeds) == 1 else 'some'} {text}" for kind, text in words.items())
+
+
+def _smallest_p(seeds: Sequence[Findings]) -> str:
+    """The smallest p-value inside groups, in brackets, with the level of its test; empty if no test is known."""
+    known = [findings.p for findings in seeds if findings.p is not None]
+    if not known:
+        return ""
+    tests = sum(findings.tests for findings in seeds)
+    alpha = next((findings.alpha for findings in seeds if findings.alpha is not None), None)
+    level = "" if alpha is None else f"alpha = {alpha:g}, corrected for {plural(tests, 'test')}; "
+    return f" ({level}smallest {p_text(min(known))})"
 
 
 def _tests_seen(seeds: Sequence[Findings]) -> str:
@@ -449,17 +460,18 @@ def _level_words(figures: Mapping[str, Any]) -> dict[str, str]:
 
 def groups_in_terminal(label: str, runs: Sequence[Result]) -> list[str]:
     """Lines about a method's tested groups, over all its seeds; empty without verdicts."""
-    by_seed = {run.seed: findings for run in runs if (findings := findings_of(run)) is not None}
-    if not by_seed:
+    tested = {run.seed: findings for run in runs if (findings := findings_of(run)) is not None}
+    if not tested:
         return []
-    tested = list(by_seed.values())
-    choices = [choice_words(run.rounds, leads=False) for run in runs if run.seed in by_seed]
-    leads = lead_words(runs[0].rounds) if len(runs) == 1 else []
-    seeds = "" if len(runs) == 1 else f", {len(tested)} seeds"
-    chosen = [f"{label}{seeds} {'; '.join(words)}"] if (words := dict.fromkeys(filter(None, choices))) else []
-    warnings = dict.fromkeys(text.partition(":")[0] for findings in tested for text in findings.warnings)
-    notes = [f"{label}: {text}" for text in (*warnings, *leads)]
-    return [f"{label}{seeds}: {findings_text(tested)}", *chosen, *notes]
+    method = label if len(runs) == 1 else f"{label}, {len(tested)} seeds"
+    lines = [f"{method}: {findings_text(list(tested.values()))}"]
+    choices = [choice_words(run.rounds, leads=False) for run in runs if run.seed in tested]
+    if words := dict.fromkeys(filter(None, choices)):
+        lines.append(f"{method} {'; '.join(words)}")
+    notes = [text.partition(":")[0] for findings in tested.values() for text in findings.warnings]
+    if len(runs) == 1:
+        notes += lead_words(runs[0].rounds)
+    return lines + [f"{label}: {text}" for text in dict.fromkeys(notes)]
 
 
 def verdict_data(
@@ -511,27 +523,32 @@ def _tree(
 ) -> dict[str, Any]:
     """The `_NODES` nodes with most clients, each after its parent, and the last drawn node of each client."""
     by_client = {id: group for group in groups for id in group.members}
-    by_node = {group.node: group for group in groups if group.node is not None}
-    ends = {leaf: by_client[id] for id, leaf in tests.leaf.items()}
+    by_node = {leaf: by_client[id] for id, leaf in tests.leaf.items()}
+    by_node |= {group.node: group for group in groups if group.node is not None}
     only = {leaf: number[id] for id, leaf in tests.leaf.items() if tests.sizes[leaf] == 1}
-    # A parent has more clients than a child, and a lower number.
-    kept = sorted(sorted(range(len(tests.nodes)), key=lambda node: (-tests.sizes[node], node))[:_NODES])
-    place = {node: at for at, node in enumerate(kept)}
-    # The place of each node, or of its nearest ancestor that is drawn.
-    shown: list[int] = []
-    for node, tested_node in enumerate(tests.nodes):
-        shown.append(place[node] if node in place else shown[tested_node.parent or 0])
-    hidden = Counter(shown[node] for node in range(len(tests.nodes)) if node not in place)
+    kept, shown = _drawn_nodes(tests)
+    below = Counter(shown)
     nodes = []
-    for node in kept:
-        group, tested = by_node.get(node, ends.get(node)), tests.nodes[node]
+    for place, node in enumerate(kept):
+        group, tested = by_node.get(node), tests.nodes[node]
         nodes.append({
-            "parent": None if tested.parent is None else place[tested.parent], "size": tests.sizes[node],
+            "parent": None if tested.parent is None else shown[tested.parent], "size": tests.sizes[node],
             "said": tested.summary() if tested.p else "", "cut": bool(tests.children[node]),
             "group": None if group is None else group.number, "verdict": None if group is None else group.verdict,
-            "client": only.get(node), "left": hidden[place[node]], "level": levels.get(node),
+            "client": only.get(node), "left": below[place] - 1, "level": levels.get(node),
         })  # fmt: skip
     last = [-1] * len(number)
     for id, leaf in tests.leaf.items():
         last[number[id]] = shown[leaf]
     return {"alpha": tests.alpha, "nodes": nodes, "all": len(tests.nodes), "leaf": last}
+
+
+def _drawn_nodes(tests: Evidence) -> tuple[list[int], list[int]]:
+    """Return (the drawn nodes, for each node the place of itself or its nearest ancestor among them)."""
+    # A parent has more clients than a child, and a lower number.
+    kept = sorted(sorted(range(len(tests.nodes)), key=lambda node: (-tests.sizes[node], node))[:_NODES])
+    place = {node: at for at, node in enumerate(kept)}
+    shown: list[int] = []
+    for node, tested in enumerate(tests.nodes):
+        shown.append(place[node] if node in place else shown[tested.parent or 0])
+    return kept, shown
