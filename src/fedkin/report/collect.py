@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -160,12 +160,7 @@ def _client_events(reported: Sequence[ReportRun]) -> list[str]:
 def _curve(run: Result, most: int) -> dict[str, list[Any]]:
     """Figures of at most `most` evaluated rounds, against rounds, cumulative bytes and seconds."""
     seconds = {row["round"]: row.get("total") for row in run.timing}
-    # Rounds with something to draw.
-    known = [
-        row["round"] for row in run.rounds
-        if row["groups"] or any("mean" in (row.get(name) or {}) for name in (run.metric.name, "unseen"))
-    ]  # fmt: skip
-    kept = set(evenly(known, most))
+    kept = set(evenly([row["round"] for row in run.rounds if _has_figures(row, run.metric.name)], most))
     curve: dict[str, list[Any]] = defaultdict(list)
     sent = 0
     # One peer's upload is another's download: adding both directions would count it twice.
@@ -174,18 +169,22 @@ def _curve(run: Result, most: int) -> dict[str, list[Any]]:
         sent += sum(row["bytes"][way] for way in ways)
         if row["round"] not in kept:
             continue
-        figures, groups, unseen = row[run.metric.name] or {}, row["groups"] or {}, row.get("unseen") or {}
+        figures, groups = row[run.metric.name] or {}, row["groups"] or {}
         curve["round"].append(row["round"])
         curve["bytes"].append(sent)
-        curve["seconds"].append(_six_digits(seconds.get(row["round"])))
-        for name in ("mean", "worst10", "worst20", "std"):
-            curve[name].append(_six_digits(figures.get(name)))
+        values = {"seconds": seconds.get(row["round"])}
+        values |= {name: figures.get(name) for name in ("mean", "worst10", "worst20", "std")}
         if run.unseen:
-            curve["unseen"].append(_six_digits(unseen.get("mean")))
-            curve["gap"].append(_six_digits(row.get("gap")))
-        for name in ("found", "ari"):
-            curve[name].append(_six_digits(groups.get(name)))
+            values |= {"unseen": (row.get("unseen") or {}).get("mean"), "gap": row.get("gap")}
+        values |= {name: groups.get(name) for name in ("found", "ari")}
+        for name, value in values.items():
+            curve[name].append(_six_digits(value))
     return dict(curve)
+
+
+def _has_figures(row: Mapping[str, Any], metric: str) -> bool:
+    """Whether a round has something to draw."""
+    return bool(row["groups"]) or any("mean" in (row.get(name) or {}) for name in (metric, "unseen"))
 
 
 def _row(label: str, of_method: Sequence[ReportRun], runs: Sequence[Result]) -> dict[str, Any]:
@@ -249,15 +248,7 @@ def rerun(reported: Sequence[ReportRun]) -> dict[str, Any]:
     The command is empty if no command can do it, because samples came from a Python program.
     """
     runs = [entry.run for entry in reported]
-    # The command line cannot give labels to methods.
-    labelled = any(run.label for run in runs)
-    command, experiment = "", ""
-    # Settings hold only the name of a federation that was a Python object.
-    if not any(isinstance(run.settings.get("federation"), str) and "data" not in run.settings for run in runs):
-        command, experiment = (None if labelled else _comparison(runs)) or (
-            ("fedkin run experiment.toml", _experiment(runs[0])) if len(runs) == 1
-            else ("fedkin run experiment.toml   # once for each experiment below", "")
-        )  # fmt: skip
+    command, experiment = _command(runs)
     sources = {run.settings.get("data", {}).get("source") for run in runs}
     return {
         "command": command,
@@ -279,6 +270,20 @@ def rerun(reported: Sequence[ReportRun]) -> dict[str, Any]:
         "versions": _different_tables([run.summary.get("versions") or {} for run in runs]),
         "machine": _different_tables([run.summary.get("machine") or {} for run in runs]),
     }
+
+
+def _command(runs: Sequence[Result]) -> tuple[str, str]:
+    """Return (the command line that makes these runs again, the experiment file that it names)."""
+    # Settings hold only the name of a federation that was a Python object.
+    if any(isinstance(run.settings.get("federation"), str) and "data" not in run.settings for run in runs):
+        return "", ""
+    # The command line cannot give labels to methods.
+    comparison = None if any(run.label for run in runs) else _comparison(runs)
+    if comparison is not None:
+        return comparison
+    if len(runs) == 1:
+        return "fedkin run experiment.toml", _experiment(runs[0])
+    return "fedkin run experiment.toml   # once for each experiment below", ""
 
 
 def _comparison(runs: Sequence[Result]) -> tuple[str, str] | None:

@@ -119,9 +119,9 @@ def pack_values(
     return {"rounds": rounds, "all": len(by_round), "share": pack(table, "u2"), **scale}
 
 
-def short(value: float) -> float:
-    """Round to three significant digits."""
-    return float(f"{value:.3g}")
+def _short(values: Array) -> list[float]:
+    """The values, rounded to three significant digits."""
+    return [float(f"{value:.3g}") for value in values.tolist()]
 
 
 # -- groups followed over the rounds -----------------------------------------------------------------------------------
@@ -148,14 +148,7 @@ class Follower:
         """Return the next round's groups with stable numbers; counts the clients that changed group."""
         sizes = Counter(groups.values())
         labels = sorted(sizes, key=lambda label: (-sizes[label], label))
-        overlap = Counter((label, self.last[id]) for id, label in groups.items() if id in self.last)
-        numbers = sorted({number for _, number in overlap})
-        names: dict[int, int] = {}
-        if numbers:
-            table = np.array([[overlap[label, number] for number in numbers] for label in labels])
-            for row, column in zip(*linear_sum_assignment(table, maximize=True), strict=True):
-                if table[row, column]:
-                    names[labels[row]] = numbers[column]
+        names = self._former_numbers(groups, labels)
         taken = set(names.values()) | set(self.last.values())
         free = (number for number in count() if number not in taken)
         for label in labels:
@@ -165,6 +158,17 @@ class Follower:
         self.moves += sum(self.last.get(id, number) != number for id, number in named.items())
         self.last |= named
         return named
+
+    def _former_numbers(self, groups: Mapping[str, int], labels: Sequence[int]) -> dict[int, int]:
+        """The numbers that groups take over from the round before, by label."""
+        overlap = Counter((label, self.last[id]) for id, label in groups.items() if id in self.last)
+        numbers = sorted({number for _, number in overlap})
+        if not numbers:
+            return {}
+        table = np.array([[overlap[label, number] for number in numbers] for label in labels])
+        rows, columns = linear_sum_assignment(table, maximize=True)
+        pairs = zip(rows.tolist(), columns.tolist(), strict=True)
+        return {labels[row]: numbers[column] for row, column in pairs if table[row, column]}
 
 
 # -- graphs ------------------------------------------------------------------------------------------------------------
@@ -253,23 +257,23 @@ def _frame(
     order = np.lexsort((client, group))
     weights, group, client = weights[np.ix_(order, order)], group[order], client[order]
     row, column = strongest(weights, per_node)
-    # A file may hold any values: draw only values with one finite number per client.
-    values = {name: graph.values[name] for name in _VALUES if name in graph.values}
-    values = {
-        name: each for name, each in values.items()
-        if each.ndim == 1 and each.dtype.kind in "biuf" and np.isfinite(each).all()
-    }  # fmt: skip
     frame = {
         "clients": client.tolist(),
         "groups": group.tolist() if named else None,
-        "strength": [short(value) for value in weights.sum(1).tolist()],
+        "strength": _short(weights.sum(1)),
         "from": client[row].tolist(),
         "to": client[column].tolist(),
-        "weight": [short(value) for value in weights[row, column].tolist()],
-        "values": {name: [short(value) for value in each[order].tolist()] for name, each in values.items()},
+        "weight": _short(weights[row, column]),
+        "values": {name: _short(graph.values[name][order]) for name in _VALUES if _has_numbers(graph, name)},
         **_matrix(weights, side),
     }
     return frame, weights, client
+
+
+def _has_numbers(graph: Graph, name: str) -> bool:
+    """Whether a graph has this value as one finite number for each client: a file may hold any values."""
+    values = graph.values.get(name)
+    return values is not None and values.ndim == 1 and values.dtype.kind in "biuf" and bool(np.isfinite(values).all())
 
 
 def _matrix(weights: Array, side: int) -> dict[str, Any]:

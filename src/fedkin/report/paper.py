@@ -48,28 +48,35 @@ def write_paper(runs: Sequence[Path], out: Path, parts: str = "table,curves") ->
         imported("matplotlib", "--paper", "paper")  # check this before reading the runs
     data = collect(runs)
     out.mkdir(parents=True, exist_ok=True)
+    figures: list[Path] = []
     texts: dict[str, str] = {}
-    figures: list[str] = []
     for name in names:
         if name == "table":
             texts["table.tex"] = method_table(data)
             continue
-        from matplotlib import rc_context
-
-        with rc_context(_STYLE):
-            for figure_name, figure, caption in _FIGURES[name](data):
-                # Without dates, equal figures give equal bytes.
-                figure.savefig(out / f"{figure_name}.svg", metadata={"Date": None}, bbox_inches="tight")
-                figure.savefig(out / f"{figure_name}.pdf", metadata={"CreationDate": None}, bbox_inches="tight")
-                figures.append(figure_name)
-                picture = rf"\includegraphics[width=\linewidth]{{{{{figure_name}}}.pdf}}"
-                texts[f"{figure_name}.tex"] = _floating("figure", picture, caption, figure_name)
+        for figure_name, paths, text in _save_figures(name, data, out):
+            figures += paths
+            texts[f"{figure_name}.tex"] = text
     if not texts:
         raise RunError(f"--paper {parts}: these runs have nothing for it")
     texts["all.tex"] = document(data["title"], list(texts))
     for file, text in texts.items():
         write_bytes(out / file, text.encode())
-    return [*(out / f"{name}.{kind}" for name in figures for kind in ("svg", "pdf")), *(out / file for file in texts)]
+    return [*figures, *(out / file for file in texts)]
+
+
+def _save_figures(part: str, data: Data, out: Path) -> Iterator[tuple[str, list[Path], str]]:
+    """Save the figures of a part in a folder; yields the name, the paths and the LaTeX text of each."""
+    from matplotlib import rc_context
+
+    with rc_context(_STYLE):
+        for name, figure, caption in _FIGURES[part](data):
+            svg, pdf = out / f"{name}.svg", out / f"{name}.pdf"
+            # Without dates, equal figures give equal bytes.
+            figure.savefig(svg, metadata={"Date": None}, bbox_inches="tight")
+            figure.savefig(pdf, metadata={"CreationDate": None}, bbox_inches="tight")
+            picture = rf"\includegraphics[width=\linewidth]{{{{{name}}}.pdf}}"
+            yield name, [svg, pdf], _floating("figure", picture, caption, name)
 
 
 # -- figures: (name, figure, caption) ----------------------------------------------------------------------------------

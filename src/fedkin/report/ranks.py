@@ -18,6 +18,12 @@ from fedkin.report.runs import comparison_name, titles_of
 from fedkin.settings import flat
 
 _MOST_NAMED = 12  # up to this number of methods, all pairs are listed
+# The kind of a block: its name, how to get more of them, and what a comparison over them means.
+_FEDERATIONS = "federation", "", "each is a mean over its seeds, so that this speaks for federations like these"
+_SEEDS = (
+    "seed", " (--seeds 0-5)",
+    "each seed is a block, so that this speaks for other seeds on the same data, not for other data",
+)  # fmt: skip
 
 
 # -- how evenly a metric is spread over clients ------------------------------------------------------------------------
@@ -154,28 +160,25 @@ def ranking(runs: Iterable[Entry], higher: bool) -> Ranking | None:
     if len(methods) < 2:
         return None
     several = len({run.federation for run in runs}) > 1
-    cells: dict[tuple[str, ...], dict[str, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
+    blocks: dict[str, dict[str, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
     for run in runs:
         if run.mean is not None:
-            block = (run.federation,) if several else (str(run.seed),)
-            cells[block][run.method][run.seed] = run.mean
-    rows = []
-    for block_cells in cells.values():
-        common = set.intersection(*(set(block_cells[name]) for name in methods))
-        if common:
-            rows.append([statistics.fmean(block_cells[name][seed] for seed in sorted(common)) for name in methods])
-    counted = f"{len(rows)} {'federation' if several else 'seed'}{'' if len(rows) == 1 else 's'}"
-    if len(cells) > len(rows):
-        counted += f" that all methods have ({len(cells) - len(rows)} left out)"
+            blocks[run.federation if several else str(run.seed)][run.method][run.seed] = run.mean
+    rows = list(filter(None, (_means(block, methods) for block in blocks.values())))
+    kind, advice, meaning = _FEDERATIONS if several else _SEEDS
+    counted = f"{len(rows)} {kind}{'' if len(rows) == 1 else 's'}"
+    if len(blocks) > len(rows):
+        counted += f" that all methods have ({len(blocks) - len(rows)} left out)"
     if len(rows) < LEAST_BLOCKS:
-        more = "" if several else " (--seeds 0-5)"
-        return Ranking("", f"no test of the methods over {counted}: {LEAST_BLOCKS} are needed{more}")
-    meaning = (
-        "each is a mean over its seeds, so that this speaks for federations like these" if several else
-        "each seed is a block, so that this speaks for other seeds on the same data, not for other data"
-    )  # fmt: skip
+        return Ranking("", f"no test of the methods over {counted}: {LEAST_BLOCKS} are needed{advice}")
     result = diagram({name: [row[at] for row in rows] for at, name in enumerate(methods)}, higher)
     return Ranking(f"over {counted}: {meaning}", "", result)
+
+
+def _means(block: Mapping[str, Mapping[int, float]], methods: Sequence[str]) -> list[float]:
+    """Each method's mean over the seeds that all methods have in a block; empty without such a seed."""
+    common = sorted(set.intersection(*(set(block.get(name, ())) for name in methods)))
+    return [statistics.fmean(block[name][seed] for seed in common) for name in methods] if common else []
 
 
 def ranks_section(comparison: Ranking | None) -> dict[str, Any] | None:

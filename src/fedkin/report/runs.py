@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,18 +70,22 @@ def labels_of(runs: Sequence[Result]) -> list[str]:
     """
     names = [comparison_name(run) for run in runs]
     taken = Counter((name, run.seed) for name, run in zip(names, runs, strict=True))
-    twice = {name for (name, _), times in taken.items() if times > 1}
     labels = list(names)
-    for name in twice:
+    for name in {name for (name, _), times in taken.items() if times > 1}:
         numbers = [number for number, other in enumerate(names) if other == name]
-        folders = [(runs[number].folder or Path()).resolve() for number in numbers]
-        # The parent folder distinguishes runs of several comparisons, unless it holds a seed twice.
-        beside = Counter((folder.parent, runs[number].seed) for folder, number in zip(folders, numbers, strict=True))
-        places = folders if max(beside.values()) > 1 else [folder.parent for folder in folders]
-        common = os.path.commonpath(places)
-        for number, place in zip(numbers, places, strict=True):
-            labels[number] = f"{name} ({place.relative_to(common).as_posix()})"
+        for number, place in zip(numbers, _places([runs[number] for number in numbers]), strict=True):
+            labels[number] = f"{name} ({place})"
     return labels
+
+
+def _places(runs: Sequence[Result]) -> list[str]:
+    """The folders of runs of one method, below their common folder, as far as needed to distinguish them."""
+    folders = [(run.folder or Path()).resolve() for run in runs]
+    # The parent folder distinguishes runs of several comparisons, unless it holds a seed twice.
+    beside = Counter((folder.parent, run.seed) for folder, run in zip(folders, runs, strict=True))
+    places = folders if max(beside.values()) > 1 else [folder.parent for folder in folders]
+    common = os.path.commonpath(places)
+    return [place.relative_to(common).as_posix() for place in places]
 
 
 def comparison_name(run: Result) -> str:
@@ -119,12 +123,10 @@ def counterpart(run: Result, runs: Sequence[Result], method: str, control: str |
     with the same settings; then the only one in the same folder, because a comparison may give every method its own
     settings; then one elsewhere with the same settings.
     """
-    label = split_control(run.label)[0]
     like = [
         other for other in runs
-        if other.method == method and control_of(other) == control and other.seed == run.seed
-        and other.federation == run.federation and set(other.client_facts) == set(run.client_facts)
-        and (method != run.method or split_control(other.label)[0] == label)
+        if other.method == method and control_of(other) == control and _have_same_clients(run, other)
+        and (method != run.method or split_control(other.label)[0] == split_control(run.label)[0])
     ]  # fmt: skip
     in_folder = [other for other in like if _parent(other) == _parent(run)]
 
@@ -132,6 +134,11 @@ def counterpart(run: Result, runs: Sequence[Result], method: str, control: str |
         return next((other for other in others if _settings(other) == _settings(run)), None)
 
     return same_settings(in_folder) or (in_folder[0] if len(in_folder) == 1 else same_settings(like))
+
+
+def _have_same_clients(run: Result, other: Result) -> bool:
+    federations_equal = other.seed == run.seed and other.federation == run.federation
+    return federations_equal and set(other.client_facts) == set(run.client_facts)
 
 
 def _settings(run: Result) -> list[object]:
@@ -151,18 +158,18 @@ def verdicts_of(reported: ReportRun, ids: Sequence[str]) -> dict[str, Any] | Non
     "withheld": why no gain has a verdict; empty if gains have verdicts. None if nothing is known about any client.
     """
     run, gains, local = reported.run, reported.gain, reported.local
-    seen = {id: outcomes for id, outcomes in run.outcomes.items() if id not in run.unseen}
-    intervals = {id: bounds for id, bounds in run.intervals().items() if id not in run.unseen}
+    events = {id: outcomes.events for id, outcomes in run.outcomes.items() if id not in run.unseen}
+    intervals = {id: _rounded_bounds(bounds) for id, bounds in run.intervals().items() if id not in run.unseen}
     differences = {} if gains is None else gains.sure
     withheld = "" if gains is None or local is None else _withheld(run) or _withheld(local)
-    columns = {
-        "own": [_rounded_bounds(intervals.get(id)) for id in ids],
-        "events": [seen[id].events if id in seen else None for id in ids],
-        "gain": [_rounded_bounds(differences[id][0][1:3]) if id in differences else None for id in ids],
-        "verdict": [differences[id][1] if id in differences else None for id in ids],
-        "withheld": withheld,
-    }
-    return columns if seen or withheld or intervals else None
+    if not (events or withheld or intervals):
+        return None
+    verdicts = {id: verdict for id, (_, verdict) in differences.items()}
+    bounds_of_gains = {id: _rounded_bounds(difference[1:3]) for id, (difference, _) in differences.items()}
+    columns: dict[str, Mapping[str, Any]] = {
+        "own": intervals, "events": events, "gain": bounds_of_gains, "verdict": verdicts,
+    }  # fmt: skip
+    return {name: [values.get(id) for id in ids] for name, values in columns.items()} | {"withheld": withheld}
 
 
 def _withheld(run: Result) -> str:

@@ -229,24 +229,18 @@ def measures_of(by_label: Mapping[str, Sequence[ReportRun]]) -> dict[str, Any] |
     metrics = {name: metric for each in measured.values() for run in each for name, metric in run.items()}
     if not metrics:
         return None
+    heads = [f"{metric['title']}, {'higher' if metric['higher'] else 'lower'} is better" for metric in metrics.values()]
+    rows = [[label, *(_mean_and_worst(of_method, name) for name in metrics)] for label, of_method in measured.items()]
     # Each client's values with the first seed.
-    first = {(label, name): of_method[0].get(name, {}).get("values", {}) for label, of_method in measured.items()
-             for name in metrics}  # fmt: skip
-    ids = sorted({id for values in first.values() for id in values})
-    return {
-        "heads": [
-            f"{metric['title']}, {'higher' if metric['higher'] else 'lower'} is better" for metric in metrics.values()
-        ],
-        "rows": [
-            [label, *(_mean_and_worst(of_method, name) for name in metrics)] for label, of_method in measured.items()
-        ],
-        "columns": [f"{label}: {name}" for label, name in first],
-        "clients": [
-            [id, *("–" if (value := values.get(id)) is None else f"{value:.3f}" for values in first.values())]
-            for id in ids[:_ROWS]
-        ],
-        "all": len(ids),
-    }
+    columns = {f"{label}: {name}": of_method[0].get(name, {}).get("values", {})
+               for label, of_method in measured.items() for name in metrics}  # fmt: skip
+    ids = sorted(set[str]().union(*columns.values()))
+    clients = [[id, *(_three_digits(values.get(id)) for values in columns.values())] for id in ids[:_ROWS]]
+    return {"heads": heads, "rows": rows, "columns": list(columns), "clients": clients, "all": len(ids)}
+
+
+def _three_digits(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
 
 
 def _mean_and_worst(runs: Sequence[Mapping[str, Any]], name: str) -> str:
