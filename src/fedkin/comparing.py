@@ -199,18 +199,8 @@ def sweep(
     seed_list = _seeds(seeds)
     base, by_label = _base(on, methods, seed_list[0], changes, options, data_root)
     names = list(by_label)
-    choices = []
     expect(grid, Mapping, "grid", "{'section.field': [values]}")
-    for where, values in grid.items():
-        expect(where, str, "grid", "names of settings such as 'training.lr'")
-        method, _, path = where.rpartition(":")
-        if method not in names:
-            (method,), _ = resolve_names([method], "method", f"grid: {where}")
-        if isinstance(values, str) or not isinstance(values, Iterable):
-            raise ConfigError(f"grid: {where}: expected a list of values, got {values!r}")
-        if method and method not in names:
-            raise ConfigError(f"grid: {where}: no method {method!r} here; {nearest(method, names)}")
-        choices.append(Choice(path, tuple(map(with_absolute_paths, values)), method or None))
+    choices = [_choice(where, values, names) for where, values in grid.items()]
     folder = None if out is None else place(out, "out")
     with closing(StopFlag()) as stop:
         watch = ProgressOfSeveral(stop, quiet=not progress).next
@@ -224,49 +214,63 @@ def sweep(
     return Comparison(results, folder, folder / "sweep.html", runs)
 
 
+def _choice(where: Any, values: Any, names: Sequence[str]) -> Choice:
+    """Return the values of a setting to try; where: its path in the grid. Raises ConfigError."""
+    expect(where, str, "grid", "names of settings such as 'training.lr'")
+    method, _, path = where.rpartition(":")
+    if method not in names:
+        (method,), _ = resolve_names([method], "method", f"grid: {where}")
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise ConfigError(f"grid: {where}: expected a list of values, got {values!r}")
+    if method and method not in names:
+        raise ConfigError(f"grid: {where}: no method {method!r} here; {nearest(method, names)}")
+    return Choice(path, tuple(map(with_absolute_paths, values)), method or None)
+
+
 def _base(
     on: On, methods: Methods, seed: int, changes: Mapping[str, Any] | None, options: RunOptions,
     data_root: Path | str | None,
 ) -> tuple[Runs, dict[str, OneMethod]]:  # fmt: skip
     """Return (the experiment to run, the methods by label)."""
     add_installed()
-    expect(changes or {}, Mapping, "changes", "{'section.field': value}")
+    changes = changes or {}
+    expect(changes, Mapping, "changes", "{'section.field': value}")
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     for name in given:
         if name not in RunOptions.__annotations__:
             raise ConfigError(f"{name}: no such argument; {nearest(name, RunOptions.__annotations__)}")
     by_label, files = _methods_by_label(methods)
-    objects: dict[str, AnyMethod] = {
-        label: parse(method, {}, method.__name__) if isinstance(method, type) else method
-        for label, method in by_label.items() if not isinstance(method, str)
-    }  # fmt: skip
+    names: dict[str, str] = {}
+    objects: dict[str, AnyMethod] = {}
+    for label, method in by_label.items():
+        if not isinstance(method, str):
+            objects[label] = parse(method, {}, method.__name__) if isinstance(method, type) else method
+        elif label != method:
+            names[label] = method
     root = None if data_root is None else place(data_root, "data_root")
     if isinstance(on, Federation) or (callable(on) and not isinstance(on, (str, Path, Experiment))):
         if changes:
             raise ConfigError("changes: they are for an experiment; of a federation, give training, settings and model")
         experiment = program_experiment(on, METHODS["local"](), seed=seed, **given)
     else:
-        more, metrics = dict(changes or {}), given.pop("metrics", ())
-        if (rounds := given.pop("rounds", None)) is not None:
-            more["training.rounds"] = rounds
-        if given:
-            raise ConfigError(f"{', '.join(given)}: of an experiment, set changes={{'section.field': value}}")
-        experiment, root = _prepare(on, more, metrics), root or Path("data")
+        experiment, root = _changed_experiment(on, changes, **given), root or Path("data")
     # A registered method stays registered in this process, so all other checks come first.
-    for method in objects.values():
-        _register(type(method))
+    for each in objects.values():
+        _register(type(each))
     experiment = experiment.with_own([*files, *files_of(map(type, objects.values()))])
-    names = {label: method for label, method in by_label.items() if isinstance(method, str) and label != method}
     return Runs(experiment, root, objects, names), by_label
 
 
-def _prepare(on: Experiment | Path | str, changes: Mapping[str, Any], metrics: Sequence[str | Measure]) -> Experiment:
-    """Return an experiment with these changes and metrics."""
-    measures = metrics_in(metrics)[1]
-    for measure in measures:
-        if not _replaces(measure.part, MEASURES[measure.name].part if measure.name in MEASURES else None):
-            raise ConfigError(f"metrics: there is a metric {measure.name!r} already; give yours another name='...'")
-    check_measures(measures)
+def _changed_experiment(
+    on: Experiment | Path | str, changes: Mapping[str, Any], *, rounds: int | None = None,
+    metrics: Sequence[str | Measure] = (), **others: Any,
+) -> Experiment:  # fmt: skip
+    """Return an experiment with these changes, rounds and metrics; raises ConfigError for other arguments."""
+    if rounds is not None:
+        changes = {**changes, "training.rounds": rounds}
+    if others:
+        raise ConfigError(f"{', '.join(others)}: of an experiment, set changes={{'section.field': value}}")
+    measures = _own_measures(metrics)
     if metrics and "run.metrics" in changes:
         raise ConfigError("metrics: given in changes too: name all of them in one place")
     expect(on, (Experiment, PathLike, str), "on", "a Federation, a function of the seed, an Experiment or its path")
@@ -276,6 +280,16 @@ def _prepare(on: Experiment | Path | str, changes: Mapping[str, Any], metrics: S
     named = [each.name if isinstance(each, Measure) else each for each in metrics]
     experiment = experiment.with_changes(**{"run.metrics": named}) if named else experiment
     return experiment.with_own(files_of(measures))
+
+
+def _own_measures(metrics: Sequence[str | Measure]) -> list[Measure]:
+    """Return the metric objects among these metrics; raises ConfigError if one has the name of another metric."""
+    _, measures = metrics_in(metrics)
+    for measure in measures:
+        if not _replaces(measure.part, MEASURES[measure.name].part if measure.name in MEASURES else None):
+            raise ConfigError(f"metrics: there is a metric {measure.name!r} already; give yours another name='...'")
+    check_measures(measures)
+    return measures
 
 
 def _register(method: type[AnyMethod]) -> None:
@@ -298,9 +312,10 @@ def _methods_by_label(methods: Methods) -> tuple[dict[str, OneMethod], list[str]
     """Return (methods, or names of methods and controls, by label; the files that were read for them)."""
     labelled, alone = isinstance(methods, Mapping), isinstance(methods, (str, ServerMethod, PeerMethod, type))
     several: Iterable[Any] = [methods] if alone or not isinstance(methods, Iterable) else methods
-    pairs = list(several.items() if isinstance(several, Mapping) else ((None, x) for x in several))
+    pairs = list(several.items() if isinstance(several, Mapping) else ((None, each) for each in several))
     # "mine@self" next to the class means a control of this class.
-    classes = {_kind(method).name: _kind(method) for _, method in pairs if not (labelled or isinstance(method, str))}
+    kinds = [] if labelled else [_kind(method) for _, method in pairs if not isinstance(method, str)]
+    classes = {kind.name: kind for kind in kinds}
     by_label: dict[str, OneMethod] = {}
     files: list[str] = []
     for label, method in pairs:
@@ -308,22 +323,34 @@ def _methods_by_label(methods: Methods) -> tuple[dict[str, OneMethod], list[str]
             (method,), read = resolve_names([method], "method", "methods")
             files += read
         kind = _kind(method, classes)
-        name = label if labelled else method if isinstance(method, str) else kind.name
-        if labelled and isinstance(method, str) and "@" in method:
-            raise ConfigError(f"methods: {method!r} is named after its method: label that, and give controls=True")
-        marked = "@" in str(name) and (labelled or not isinstance(method, str))
-        if not isinstance(name, str) or marked or not names_a_folder(name):
-            raise ConfigError(f"methods: {name!r} cannot name a folder: use letters, digits, spaces and . - = +")
+        name = method if isinstance(method, str) else kind.name
+        if labelled:
+            _check_label(label, method, kind)
+            name = label
+        else:
+            _check_names_a_folder(name, control=isinstance(method, str))
         if name in by_label:
             raise ConfigError(f"methods: {name!r} twice; give each a label: {{'mu=0.1': FedProx(mu=0.1), ...}}")
-        # Tables and the report would show it as that method, and gains are measured against "local".
-        if labelled and name in METHODS and kind.name != name:
-            other = method if isinstance(method, str) else kind.name
-            raise ConfigError(f"methods: {name!r} is the name of another method: give {other!r} another label")
         by_label[name] = method
     if not by_label:
         raise ConfigError("methods: at least one is needed")
     return by_label, files
+
+
+def _check_label(label: object, method: OneMethod, kind: type[AnyMethod]) -> None:
+    if isinstance(method, str) and "@" in method:
+        raise ConfigError(f"methods: {method!r} is named after its method: label that, and give controls=True")
+    _check_names_a_folder(label)
+    # Tables and the report would show it as that method, and gains are measured against "local".
+    if label in METHODS and kind.name != label:
+        other = method if isinstance(method, str) else kind.name
+        raise ConfigError(f"methods: {label!r} is the name of another method: give {other!r} another label")
+
+
+def _check_names_a_folder(name: object, control: bool = False) -> None:
+    """Raise ConfigError unless a name can be that of a folder; control: whether it may be that of a control."""
+    if not isinstance(name, str) or ("@" in name and not control) or not names_a_folder(name):
+        raise ConfigError(f"methods: {name!r} cannot name a folder: use letters, digits, spaces and . - = +")
 
 
 def _kind(method: OneMethod, classes: Mapping[str, type[AnyMethod]] | None = None) -> type[AnyMethod]:

@@ -113,14 +113,12 @@ def compare(
     from fedkin.report.ranks import ranking_lines
     from fedkin.report.tables import comparison
     from fedkin.report.words import chosen_line, validation_in
-    from fedkin.running.grid import Runs, split_names
+    from fedkin.running.grid import Runs
     from fedkin.running.grid import compare as run_comparison
 
-    groups = None if leave_out is None else [] if leave_out == "each" else split_names(leave_out, "--leave-out")
+    groups = _groups_to_leave_out(leave_out, grid.begun)
     if controls:
         names = with_controls(names, loaded.federation(grid.root).planted is not None)
-    if grid.begun is not None:
-        groups = grid.begun.leave_out
     if groups is not None:
         _compare_leaving_out(loaded, names, grid.seeds, grid.root, folder, groups, json)
         return
@@ -139,6 +137,17 @@ def compare(
     unlike = [] if validation else unequal_conditions({name: next(iter(of.values())) for name, of in results.items()})
     print_notes(results, [chosen] if chosen else [], [*ranking_lines(results), *unlike])
     print_paths(folder, report)
+
+
+def _groups_to_leave_out(option: str | None, begun: PlanFile | None) -> list[str] | None:
+    """Return the groups of --leave-out or of a begun comparison, empty for each group; None to leave out none."""
+    from fedkin.running.grid import split_names
+
+    if begun is not None:
+        return begun.leave_out
+    if option is None or option == "each":
+        return None if option is None else []
+    return split_names(option, "--leave-out")
 
 
 def _compare_leaving_out(
@@ -233,8 +242,6 @@ def tune(
     }
     if not printed_as_json(json, figures):
         _print_tuning(results, loaded.data.loaded(start.root).task.metric, loaded)
-        if any(trial.faster is not None for tried in results.values() for trial in tried):
-            say("a candidate counts as the worse of itself and of the one with twice its rate")
         say(
             f"judged on {held} of the training data, seeds {', '.join(map(str, start.seeds))}",
             f"experiment with the chosen settings: {folder / 'tuned.toml'}",
@@ -288,11 +295,13 @@ def _print_tuning(results: Mapping[str, Sequence[Candidate]], metric: Metric, ex
         chosen, every = best(tried, metric.higher), [trial.settings for trial in tried]
         for trial in tried:
             value = trial.failed if trial.failed is not None else f"{trial.mean:.4f}"
-            border = at_the_border(experiment.for_method(name), trial.settings, every) if trial is chosen else []
-            lines.append(
-                (name, words(trial.settings), value, "; ".join(["chosen", *border]) if trial is chosen else "")
-            )
+            note = ""
+            if trial is chosen:
+                note = "; ".join(["chosen", *at_the_border(experiment.for_method(name), trial.settings, every)])
+            lines.append((name, words(trial.settings), value, note))
     print_table(("method", "settings", f"{metric.title}, held out", ""), lines)
+    if any(trial.faster is not None for tried in results.values() for trial in tried):
+        say("a candidate counts as the worse of itself and of the one with twice its rate")
 
 
 def _raise_if_all_failed(results: Mapping[str, Sequence[Candidate]]) -> None:
@@ -401,11 +410,16 @@ def start_or_resume(
     loaded = load(experiment, changes)
     if out is not None and not is_unused(out):
         raise ConfigError(f"--out {out}: it exists and is not an empty folder; --resume {out} continues a run")
-    number, folder = 1, out or Path("runs") / loaded.name
-    while out is None and folder.exists():
+    return loaded, out or _new_folder(loaded.name), _data_root(None, data_root)
+
+
+def _new_folder(name: str) -> Path:
+    """Return runs/NAME, with a number if it exists."""
+    folder, number = Path("runs") / name, 1
+    while folder.exists():
         number += 1
-        folder = Path("runs") / f"{loaded.name}-{number}"
-    return loaded, folder, _data_root(None, data_root)
+        folder = Path("runs") / f"{name}-{number}"
+    return folder
 
 
 def _check_exists(path: Path | None) -> None:
@@ -473,11 +487,7 @@ def _check_resumable(folder: Path, command: str) -> None:
     marker = "experiment.toml" if command == "run" else "plan.json"
     if not (folder / marker).is_file():
         what = f"no {marker} in it, so there is nothing to continue" if folder.exists() else "no such folder"
-        near = [path.parent for place in (folder, folder.parent) for path in sorted(place.glob(f"*/{marker}"))]
-        runs = [place for place in near if command != "run" or not (place / "plan.json").exists()]
-        inside = [str(place) for place in runs if place.parent == folder]
-        close = inside or get_close_matches(str(folder), map(str, runs), n=1)
-        raise ConfigError(f"--resume {folder}: {what}{f'; did you mean {close[0]}?' if close else ''}")
+        raise ConfigError(f"--resume {folder}: {what}{_likely_folder(folder, command, marker)}")
     if (folder / "plan.json").is_file():
         plan = plan_in(folder)
         right = "compare" if plan.command == "compare" else "tune"
@@ -485,6 +495,16 @@ def _check_resumable(folder: Path, command: str) -> None:
             raise ConfigError(
                 f"--resume {folder}: a comparison, a tuning or a sweep; continue it with fedkin {right} --resume"
             )
+
+
+def _likely_folder(folder: Path, command: str, marker: str) -> str:
+    """Ask whether a folder was meant that this command continues: one inside, or beside with a similar name."""
+    near = [path.parent for place in (folder, folder.parent) for path in sorted(place.glob(f"*/{marker}"))]
+    if command == "run":
+        near = [place for place in near if not (place / "plan.json").exists()]
+    inside = [str(place) for place in near if place.parent == folder]
+    close = inside or get_close_matches(str(folder), map(str, near), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 def _data_root(begun: Path | None, given: Path | None) -> Path:

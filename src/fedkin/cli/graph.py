@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json as json_text
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -233,22 +233,28 @@ def _print(summary: dict[str, Any]) -> None:
         f"{summary['clients']} clients, {summary['edges']} edges ({summary['similarity']}, {summary['sparsify']}), "
         f"{plural(len(groups), 'group')} ({summary['groups_by']}), modularity {summary['modularity']:.3f}"
     )
-    several = [(at, group) for at, group in enumerate(groups) if group["size"] > 1]
-    rows = []
-    for at, group in several[:30]:
-        inner = group["inner_similarity"]
-        rows.append(
-            (str(at), str(group["size"]), "-" if inner is None else f"{inner:.3f}", first_few(group["members"]))
-        )
-    if rows:
-        print_table(("group", "size", "inner similarity", "members"), rows)
-    if len(several) > 30:
-        say(f"and {plural(len(several) - 30, 'smaller group')}")
-    if lone := [group["members"][0] for group in groups if group["size"] == 1]:
-        say(f"groups of one: {first_few(lone)}")
+    _print_groups(groups)
     say(f"isolated (no edge): {first_few(summary['isolated']) if summary['isolated'] else 'none'}")
     if summary["central"]:
         measure = next(name for name in summary["central"][0] if name != "client")
         listed = ", ".join(f"{one['client']} {one[measure]:.3f}" for one in summary["central"])
         say(f"most central ({measure}): {listed}")
     say(*(f"wrote {path}" for path in summary.get("files", ())))
+
+
+def _print_groups(groups: Sequence[Mapping[str, Any]]) -> None:
+    """Print a line for each of the largest groups, and the clients that are alone."""
+    rows, lone = [], []
+    for number, group in enumerate(groups):
+        inner = group["inner_similarity"]
+        similarity = "-" if inner is None else f"{inner:.3f}"
+        if group["size"] > 1:
+            rows.append((str(number), str(group["size"]), similarity, first_few(group["members"])))
+        else:
+            lone.append(group["members"][0])
+    if rows:
+        print_table(("group", "size", "inner similarity", "members"), rows[:30])
+    if len(rows) > 30:
+        say(f"and {plural(len(rows) - 30, 'smaller group')}")
+    if lone:
+        say(f"groups of one: {first_few(lone)}")

@@ -219,15 +219,22 @@ def _alternatives(kind: Any, metadata: list[Any]) -> list[str]:
         return _alternatives(inner[0], [*metadata, *more])
     if origin in (Union, UnionType):
         return [text for each in inner for text in _alternatives(each, [] if each is NoneType else metadata)]
-    bounds = "".join(
-        f", {word} {getattr(each, name)}" for each in metadata for name, word in _BOUNDS.items() if hasattr(each, name)
-    )
     if origin is Literal:
         *first, last = map(describe_value, inner)
         return [f"{', '.join(first)} or {last}" if first else last]
-    if origin in (tuple, list, set, frozenset, Sequence):
-        words = dict.fromkeys(describe_type(each) for each in inner if each is not Ellipsis)
-        return [f"list of: {' / '.join(words)}{bounds}" if words else "list"]
     if origin in (dict, Mapping):
         return [f"table of: {describe_type(inner[-1])}"]
-    return [f"{_TYPES.get(kind, 'table')}{bounds}"]
+    text = _TYPES.get(kind, "table")
+    if origin in (tuple, list, set, frozenset, Sequence):
+        words = dict.fromkeys(describe_type(each) for each in inner if each is not Ellipsis)
+        if not words:
+            return ["list"]
+        text = f"list of: {' / '.join(words)}"
+    return [text + _bounds_text(metadata)]
+
+
+def _bounds_text(metadata: Sequence[Any]) -> str:
+    bounds = [
+        f", {word} {getattr(each, name)}" for each in metadata for name, word in _BOUNDS.items() if hasattr(each, name)
+    ]
+    return "".join(bounds)

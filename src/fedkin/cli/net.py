@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -527,7 +527,11 @@ def _print_status(file: Path, status: Status) -> None:
     now = time.time()
     round = f"round {status.round} of {status.rounds}" if status.rounds else "not begun"
     late = status.late(now)
-    state = "silent" if late else "left; the same command comes back" if status.state == "left" else status.state
+    state: str = status.state
+    if late:
+        state = "silent"
+    elif state == "left":
+        state = "left; the same command comes back"
     say(f"{status.federation or 'federation'}: {status.name} ({status.role}), {round}, {state}")
     if late:
         say(f"it has written nothing for {_ago(late)}: its process was killed or is stopped ({file.parent})")
@@ -538,20 +542,24 @@ def _print_status(file: Path, status: Status) -> None:
         say(f"its model: {status.model[:_MARK]} (fedkin export {file.parent})")
     if status.epsilon is not None:
         say(f"released so far in this run: epsilon {status.epsilon:.2f}")
-    silent = late or status.state != "running"  # then nobody knows who is here
-    rows = [
-        _row(name, other.model_copy(update={"here": other.here and not silent}), now)
-        for name, other in status.others.items()
-    ]
-    heads = [head for head in _HEADS if head not in _HEADS[-3:] or any(row[head] for row in rows)]
-    print_table(heads, [[row[head] for head in heads] for row in rows])
-    say(*(f"refused of {name}, the last: {escaped(other.why)}" for name, other in status.others.items() if other.why))
+    others = status.others
+    if late or status.state != "running":  # then nobody knows who is here
+        others = {name: other.model_copy(update={"here": False}) for name, other in others.items()}
+    _print_others(others, now)
     if status.nameless:
         say(f"refused, and nobody knows whose: {status.nameless}")
 
 
 # The last three columns are left out if they are empty.
 _HEADS = ("name", "here", "round", "last seen", "from it", "to it", "refused", "epsilon", "group", "model")
+
+
+def _print_others(others: Mapping[str, Other], now: float) -> None:
+    """Print a line for each other participant, and why messages were refused."""
+    rows = [_row(name, other, now) for name, other in others.items()]
+    heads = [head for head in _HEADS if head not in _HEADS[-3:] or any(row[head] for row in rows)]
+    print_table(heads, [[row[head] for head in heads] for row in rows])
+    say(*(f"refused of {name}, the last: {escaped(other.why)}" for name, other in others.items() if other.why))
 
 
 def _row(name: str, other: Other, now: float) -> dict[str, str]:

@@ -44,7 +44,6 @@ def reproduce(
     fedkin reproduce all --quick
     """
     from fedkin.running.papers import known_tables, table_folder
-    from fedkin.settings import choose
 
     folder = table_folder(tables)
     known = known_tables(folder)
@@ -53,14 +52,9 @@ def reproduce(
         return
     from fedkin.report.results import settings_text
 
-    choose({**known, "all": None}, name, "NAME")
+    wanted = _tables_to_run(known, name)
     if name == "all" and (federation or methods):
         raise ConfigError(f"--{'federation' if federation else 'methods'}: give the name of one table with it, not all")
-    wanted = {key: one for key, one in known.items() if one.federation} if name == "all" else {}
-    if name != "all":
-        wanted[name] = known[name]
-        if not wanted[name].federation:
-            raise ConfigError(f"{name}: a list of claims that are not tested here; there is nothing to run")
     place = out / "quick" if quick else out
     shown = pages if pages is not None else place / "pages"
     for key, table in wanted.items():
@@ -75,6 +69,18 @@ def reproduce(
             _run_table(key, this, some, folder, data_root, place / key, shown, quick, finished, watch, how)
     _index(known, shown)
     say(f"index: {shown / 'index.md'}")
+
+
+def _tables_to_run(known: Mapping[str, PaperTable], name: str) -> dict[str, PaperTable]:
+    """The table of this name, or all tables that can be run; raises ConfigError."""
+    from fedkin.settings import choose
+
+    if name == "all":
+        return {key: table for key, table in known.items() if table.federation}
+    choose({**known, "all": None}, name, "NAME")
+    if not known[name].federation:
+        raise ConfigError(f"{name}: a list of claims that are not tested here; there is nothing to run")
+    return {name: known[name]}
 
 
 def _select_federations(table: PaperTable, names: Sequence[str]) -> PaperTable:

@@ -124,26 +124,35 @@ def _list(
     print_table(list(columns), zip(*columns.values(), strict=True), wrapped=("run",))
 
 
-def _columns(listed_runs: Sequence[Listed], names: Sequence[str]) -> dict[str, Sequence[str]]:
+def _columns(listed_runs: Sequence[Listed], names: Sequence[str]) -> dict[str, list[str]]:
     """A cell per run for each heading; a column that no run fills is left out."""
-    figures = [run.figures() for run in listed_runs]
-    metrics = [next((name.removesuffix(" mean") for name in row if name.endswith(" mean")), "") for row in figures]
-    one_metric = len({metric for metric in metrics if metric}) == 1
-    means = []
-    for run, row, metric in zip(listed_runs, figures, metrics, strict=True):
-        mean = f"{_cell(row.get(f'{metric} mean'))} {'' if one_metric else metric}".strip()
-        means.append("not finished" if run.summary is None else mean)
-    columns: dict[str, Sequence[str]] = {
-        "run": names,
-        "method": [run.method for run in listed_runs],
-        "seed": ["" if run.seed is None else str(run.seed) for run in listed_runs],
-        "rounds": [f"{run.rounds}/{run.planned}" for run in listed_runs],
-        (max(metrics) if one_metric else "mean"): means,
-        "worst 10%": [_cell(row.get(f"{metric} worst10")) for row, metric in zip(figures, metrics, strict=True)],
-        "ARI": [_cell(row.get("groups ari"), ".2f") for row in figures],
-        "sent": [megabytes(row["bytes sent"]) if row else "" for row in figures],
-    }
+    metrics = {_metric_of(run) for run in listed_runs} - {""}
+    mean_head = metrics.pop() if len(metrics) == 1 else "mean"
+    rows = [{"run": name, **_cells(run, mean_head)} for name, run in zip(names, listed_runs, strict=True)]
+    columns = {head: [row[head] for row in rows] for head in rows[0]}
     return {head: cells for head, cells in columns.items() if any(cells)}
+
+
+def _cells(run: Listed, mean_head: str) -> dict[str, str]:
+    """A run's figures by heading; the metric's name is beside its mean unless it is the heading."""
+    figures, metric = run.figures(), _metric_of(run)
+    mean = _cell(figures.get(f"{metric} mean"))
+    if metric != mean_head:
+        mean = f"{mean} {metric}".strip()
+    return {
+        "method": run.method,
+        "seed": "" if run.seed is None else str(run.seed),
+        "rounds": f"{run.rounds}/{run.planned}",
+        mean_head: "not finished" if run.summary is None else mean,
+        "worst 10%": _cell(figures.get(f"{metric} worst10")),
+        "ARI": _cell(figures.get("groups ari"), ".2f"),
+        "sent": megabytes(figures["bytes sent"]) if figures else "",
+    }
+
+
+def _metric_of(run: Listed) -> str:
+    """The name of the metric that a run was judged by; empty if it has no figures."""
+    return next((name.removesuffix(" mean") for name in run.figures() if name.endswith(" mean")), "")
 
 
 @runs.command("check")
