@@ -141,40 +141,48 @@ def comparison_rows(results: Mapping[str, Mapping[int, Result]]) -> list[dict[st
     number of clients with each verdict. adds: what communication adds, with the interval of its mean over seeds
     (`added_by_exchange`). metrics: mean, sd and gain of each further metric (`run.metrics`), if any.
     """
-    rows = []
     private = any("privacy" in result.summary for by_seed in results.values() for result in by_seed.values())
+    later = ("gain", "hurt", *COUNTED, *(() if private else ("epsilon",)))
+    rows = []
     for method, by_seed in results.items():
         local = results.get("local") if method != "local" else None
-        runs = list(by_seed.values())
-        gains = [None if local is None else gains_over(run, local[seed]) for seed, run in by_seed.items()]
-        figures = [figures_of(run, gain) for run, gain in zip(runs, gains, strict=True)]
-        over_seeds = {name: mean_and_sd([one[name] for one in figures]) for name in figures[0]}
+        runs, over_seeds = list(by_seed.values()), _over_seeds(by_seed, local)
         row: dict[str, Any] = {"method": method, "seeds": sorted(by_seed), "metric": runs[0].metric.name}
-        later = ("gain", "hurt", *COUNTED, *(() if private else ("epsilon",)))
         row |= {name: pair for name, pair in over_seeds.items() if name not in later}
         if given := sorted({text for run in runs for text in run.summary.get("given", ())}):
             row["given"] = "; ".join(given)
-        counts = {name: over_seeds[name] for name in COUNTED}
+        counts = {name: pair[0] for name in COUNTED if (pair := over_seeds[name]) is not None}
         row |= {
             **_further_metrics(by_seed, local),
-            **{name: over_seeds[name] for name in ("gain", "hurt")},
-            "surely": None if None in counts.values() else {name: pair[0] for name, pair in counts.items() if pair},
+            "gain": over_seeds["gain"],
+            "hurt": over_seeds["hurt"],
+            "surely": counts if len(counts) == len(COUNTED) else None,
             "adds": _added(method, results),
         }
         rows.append(row)
     return rows
 
 
+def _over_seeds(
+    by_seed: Mapping[int, Result], local: Mapping[int, Result] | None
+) -> dict[str, tuple[float, float] | None]:
+    """Return mean and spread over seeds of each figure of a method's runs; local: the runs of Local."""
+    figures = [
+        figures_of(run, None if local is None else gains_over(run, local[seed])) for seed, run in by_seed.items()
+    ]
+    return {name: mean_and_sd([of_run[name] for of_run in figures]) for name in figures[0]}
+
+
 def _further_metrics(by_seed: Mapping[int, Result], local: Mapping[int, Result] | None) -> dict[str, Any]:
     """Return each further metric that all runs have: mean and spread over seeds, and the gain over Local."""
-    runs = [(run, None if local is None else local[seed]) for seed, run in by_seed.items()]
+    runs = list(by_seed.values())
     rows: dict[str, Any] = {}
-    for name, facts in (runs[0][0].summary.get("metrics") or {}).items():
-        pair = mean_and_sd([_metric_mean(run, name) for run, _ in runs])
+    for name, facts in (runs[0].summary.get("metrics") or {}).items():
+        pair = mean_and_sd([_metric_mean(run, name) for run in runs])
         if pair is None:
             continue
         rows[name] = {"mean": pair[0], "sd": pair[1]}
-        alone = mean_and_sd([None if other is None else _metric_mean(other, name) for _, other in runs])
+        alone = None if local is None else mean_and_sd([_metric_mean(local[seed], name) for seed in by_seed])
         if alone is not None:
             rows[name]["gain"] = (1 if facts["higher"] else -1) * (pair[0] - alone[0])
     return {"metrics": rows} if rows else {}

@@ -61,27 +61,34 @@ def figures(scores: Mapping[str, Score], task: Task) -> dict[str, Any]:
     tested = [score for _, score in sorted(scores.items()) if score.n]
     if not tested:
         return {"clients": 0}
-    metric, *more = task.figures
-    determined = [(value, score.n) for score in tested if (value := value_of(score)) is not None]
-    values = [value for value, _ in determined]
+    metric = task.metric
+    values = [value for score in tested if (value := value_of(score)) is not None]
     row: dict[str, Any] = dict(statistics(values, metric))
     if values:
         row["variance"] = float(((100 if metric.share else 1) * np.array(values)).var())
-    if task.kind == "classification":
-        count = sum(score.n for score in tested)
-        row["pooled"] = sum(score.right for score in tested) / count
-        row["stderr"] = math.sqrt(row["pooled"] * (1 - row["pooled"]) / count)
-    else:
-        together = pooled(task, [(score.n, score.scores) for score in tested])
-        if values:
-            row["weighted"] = float(np.average(values, weights=[n for _, n in determined]))
-        for place, other in enumerate(more, 1):
-            each = [value for score in tested if (value := score.figures[place]) is not None]
-            row[other.name] = {"mean": float(np.mean(each)) if each else None, "pooled": together[place]}
-        row["pooled"] = together[0]
-    row["loss"] = _finite(float(np.mean([score.loss for score in tested])))
-    row["clients"] = len(values)
+    row |= _pooled_share(tested) if task.kind == "classification" else _further_figures(tested, task)
+    row |= {"loss": _finite(float(np.mean([score.loss for score in tested]))), "clients": len(values)}
     return row if task.kind == "classification" else row | {"left_out": len(tested) - len(values)}
+
+
+def _pooled_share(tested: Sequence[Score]) -> dict[str, Any]:
+    count = sum(score.n for score in tested)
+    share = sum(score.right for score in tested) / count
+    return {"pooled": share, "stderr": math.sqrt(share * (1 - share) / count)}
+
+
+def _further_figures(tested: Sequence[Score], task: Task) -> dict[str, Any]:
+    """The figures that tasks other than classification have."""
+    row: dict[str, Any] = {}
+    together = pooled(task, [(score.n, score.scores) for score in tested])
+    determined = [(value, score.n) for score in tested if (value := value_of(score)) is not None]
+    if determined:
+        values, weights = zip(*determined, strict=True)
+        row["weighted"] = float(np.average(values, weights=weights))
+    for place, other in enumerate(task.figures[1:], 1):
+        each = [value for score in tested if (value := score.figures[place]) is not None]
+        row[other.name] = {"mean": float(np.mean(each)) if each else None, "pooled": together[place]}
+    return row | {"pooled": together[0]}
 
 
 def further(

@@ -169,14 +169,7 @@ _UNKNOWN: Line = {
 
 def rank_on_suite(suite: Suite, label: str, lines: Sequence[Line]) -> tuple[list[Line], Diagram | None]:
     """Return (the method's place on each federation; ranks of methods that finished on all federations, or None)."""
-    table: dict[str, dict[str, dict[int, Line]]] = {name: {} for name in suite.federations}
-    for line in lines:
-        if line["stage"] == "run" and line["mean"] is not None and line["federation"] in table:
-            table[line["federation"]].setdefault(line["method"], {})[line["seed"]] = line
-    finished = {
-        name: {method: runs for method, runs in rows.items() if set(suite.seeds) <= set(runs)}
-        for name, rows in table.items()
-    }
+    finished = {name: _finished(suite, name, lines) for name in suite.federations}
     places = []
     for name, entry in suite.federations.items():
         place = {"federation": name, **_UNKNOWN}
@@ -187,37 +180,57 @@ def rank_on_suite(suite: Suite, label: str, lines: Sequence[Line]) -> tuple[list
             place |= {"of": len(finished[name]), "failed": failed[0] if failed else ""}
         places.append(place)
     everywhere = set.intersection(*(set(rows) for rows in finished.values()))
-    means = {
-        method: [_mean(rows[method]) for rows in finished.values()]
-        for method in sorted(everywhere) if split_control(method)[1] is None
-    }  # fmt: skip
+    methods = sorted(method for method in everywhere if split_control(method)[1] is None)
+    means = {method: [_mean(rows[method]) for rows in finished.values()] for method in methods}
     return places, diagram(means) if label in means and len(means) > 2 else None
 
 
+def _finished(suite: Suite, federation: str, lines: Sequence[Line]) -> dict[str, dict[int, Line]]:
+    """The lines of a federation by method and seed, of the methods that finished with all seeds."""
+    runs: dict[str, dict[int, Line]] = {}
+    for line in lines:
+        if line["federation"] == federation and line["stage"] == "run" and line["mean"] is not None:
+            runs.setdefault(line["method"], {})[line["seed"]] = line
+    return {method: by_seed for method, by_seed in runs.items() if set(suite.seeds) <= set(by_seed)}
+
+
 def _place(entry: Entry, label: str, rows: Mapping[str, BySeed]) -> Line:
-    mine = rows[label]
-    others = {m: _mean(runs) for m, runs in rows.items() if m != label and split_control(m)[1] is None}
-    simple = [m for m in REFERENCE if m in others]
-    reference = max(simple, key=lambda m: others[m]) if simple else None
-    controls = {control: rows[m] for m in rows for base, control in [split_control(m)] if base == label and control}
-    adds = {control: difference(mine, runs) for control, runs in controls.items()}
+    mine, fedavg = rows[label], rows.get("fedavg")
     first = mine[min(mine)]
-    place = {
-        "mean": _mean(mine), "rank": 1 + sum(value > _mean(mine) for value in others.values()), "of": 1 + len(others),
-        "reference": reference, "gain": None if reference is None else difference(mine, rows[reference]),
-        "adds": {control: gain for control, gain in adds.items() if gain is not None},
-        "clients": len(first["points"]), "lr": first["lr"],
+    place = _rank(label, rows) | {
+        "adds": _adds(label, rows), "clients": len(first["points"]), "lr": first["lr"],
         "border": first["lr"] in (min(entry.rates), max(entry.rates)),
     }  # fmt: skip
     if "local" in rows:
         lost = _losses(mine, rows["local"])
         place |= {"hurt": sum(value > 0 for value, _ in lost), "surely": sum(sure for _, sure in lost)}
-    if all("trained" in line for runs in (mine, rows.get("fedavg", {0: {}})) for line in runs.values()):
-        place["trained"] = _total(mine, "trained") / _total(rows["fedavg"], "trained")
+    if fedavg is not None and all("trained" in line for line in (*mine.values(), *fedavg.values())):
+        place["trained"] = _total(mine, "trained") / _total(fedavg, "trained")
     if "bytes" in first:
         place["bytes"] = _total(mine, "bytes") / len(mine)
     aris = [line.get("ari") for line in mine.values()]
     return place | ({} if None in aris else {"ari": float(np.mean(aris))})  # type: ignore[arg-type]
+
+
+def _rank(label: str, rows: Mapping[str, BySeed]) -> Line:
+    """The rank of a method among all methods, and its gain over the best simple one."""
+    mean = _mean(rows[label])
+    others = {name: _mean(runs) for name, runs in rows.items() if name != label and split_control(name)[1] is None}
+    reference = max((name for name in REFERENCE if name in others), key=lambda name: others[name], default=None)
+    return {
+        "mean": mean, "rank": 1 + sum(value > mean for value in others.values()), "of": 1 + len(others),
+        "reference": reference, "gain": None if reference is None else difference(rows[label], rows[reference]),
+    }  # fmt: skip
+
+
+def _adds(label: str, rows: Mapping[str, BySeed]) -> dict[str, Any]:
+    """The paired difference of a method from each of its controls, by the control's name."""
+    adds = {}
+    for name, runs in rows.items():
+        method, control = split_control(name)
+        if method == label and control and (gain := difference(rows[label], runs)) is not None:
+            adds[control] = gain
+    return adds
 
 
 def _mean(runs: BySeed) -> float:
@@ -269,21 +282,18 @@ def bench(
             mine += _lines(suite, name, method, label, out / re.sub(r"[^\w.+-]+", "-", name), watch)
     write_bytes(out / "runs.jsonl", _text(mine).encode())
     stored = [line for line in read_lines(suite.stored) if split_control(line["method"])[0] != label]
-    data = {(line["federation"], line["seed"]): line["data"] for line in mine if "data" in line}
-    keys = [(line["federation"], line["seed"], line["data"]) for line in stored if "data" in line]
-    changed = sorted({name for name, seed, hash in keys if data.get((name, seed), hash) != hash})
-    if changed:
-        raise RunError(
-            f"{suite.stored}: its results are of other data than this version makes for {', '.join(changed)}; "
-            "make them anew with fedkin bench METHOD --store"
-        )
+    data: dict[str, dict[str, str]] = {name: {} for name in suite.federations}
+    for line in mine:
+        if "data" in line:
+            data[line["federation"]][str(line["seed"])] = line["data"]
+    _check_same_data(stored, data, suite.stored)
     places, ranks = rank_on_suite(suite, label, [*stored, *mine])
     content = {
         "suite": suite.name, "method": label, "settings": method.model_dump(mode="json"),
         "versions": {name: version(name) for name in ("fedkin", "torch", "numpy")},
         "budget": {"rounds": suite.rounds, "local_steps": suite.local_steps, "seeds": list(suite.seeds),
                    "rates": max(len(entry.rates) for entry in suite.federations.values())},
-        "data": {name: {str(s): d for (n, s), d in data.items() if n == name} for name in suite.federations},
+        "data": data,
         "federations": places,
         "ranks": None if ranks is None else {
             "mean_ranks": dict(zip(ranks.methods, ranks.ranks, strict=True)),
@@ -292,6 +302,20 @@ def bench(
     }  # fmt: skip
     write_bytes(out / "bench.json", (json.dumps(content, indent=1) + "\n").encode())
     return content
+
+
+def _check_same_data(stored: Sequence[Line], data: Mapping[str, Mapping[str, str]], path: Path) -> None:
+    """Raise RunError if stored runs are of other samples; data: the hash of each federation's samples by seed."""
+    changed = set()
+    for line in stored:
+        now = data.get(line["federation"], {}).get(str(line["seed"]))
+        if now is not None and line.get("data", now) != now:
+            changed.add(line["federation"])
+    if changed:
+        raise RunError(
+            f"{path}: its results are of other data than this version makes for {', '.join(sorted(changed))}; "
+            "make them anew with fedkin bench METHOD --store"
+        )
 
 
 def store(suite: Suite, label: str, out: Path) -> None:

@@ -51,6 +51,12 @@ class Equal:
     rates: tuple[float, float] | None = None
     seed: int = 0
     fixed: tuple[str, ...] = ()
+    option = "--equal"
+
+    @property
+    def in_plan(self) -> dict[str, Any]:
+        """What a plan stores of these candidates."""
+        return {"equal": (self.candidates, self.rates, self.seed)}
 
     @classmethod
     def parse(cls, text: str, rates: str | None = None) -> Equal:
@@ -117,6 +123,27 @@ class Equal:
             beyond = _beyond(ranges[path], value, end) if path != RATE else None
             if beyond is not None:
                 return {**winner.settings, path: beyond}
+        return None
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """Every combination of these choices, as candidates with the methods of `Equal`."""
+
+    choices: Sequence[Choice]
+    option = "--try"
+
+    @property
+    def in_plan(self) -> dict[str, Any]:
+        return {"values": values_of(self.choices)}
+
+    def settings(self, experiment: Experiment) -> list[dict[str, Any]]:
+        return combinations(self.choices, experiment.method.name)
+
+    def twinned(self, experiment: Experiment, tried: Sequence[Candidate]) -> list[Candidate]:
+        return list(tried)
+
+    def further(self, experiment: Experiment, tried: Sequence[Candidate], higher: bool) -> dict[str, Any] | None:
         return None
 
 
@@ -226,39 +253,32 @@ def tune(
     Test samples are never used. choices: a grid, or equally many candidates for every method (`Equal`).
     Raises ConfigError for a setting that a method does not have.
     """
-    option = "--equal" if isinstance(choices, Equal) else "--try"
-    if not isinstance(choices, Equal):
-        check_choices(choices, methods, option)
+    search = choices if isinstance(choices, Equal) else _Grid(choices)
+    if isinstance(search, _Grid):
+        check_choices(search.choices, methods, search.option)
     base = Runs(experiment, data_root, hold=hold)
     metric = base.federation(seeds[0]).task.metric
     by_method = {name: base.for_method(name) for name in methods}
 
     def cell(name: str, settings: Mapping[str, Any], number: int) -> Cell:
-        return Cell(name, settings, by_method[name].trying(settings, option), f"{name}-{number}")
+        return Cell(name, settings, by_method[name].trying(settings, search.option), f"{name}-{number}")
 
     cells: list[Cell] = []
     for name, runs in by_method.items():
-        if isinstance(choices, Equal):
-            tried = choices.settings(runs.experiment)
-        else:
-            tried = combinations(choices, runs.experiment.method.name)
-        cells += [cell(name, settings, number) for number, settings in enumerate(tried)]
+        cells += [cell(name, settings, number) for number, settings in enumerate(search.settings(runs.experiment))]
 
     def judged(results: list[dict[int, float | str]]) -> dict[str, list[Candidate]]:
         candidates: dict[str, list[Candidate]] = {name: [] for name in methods}
         for cell, by_seed in zip(cells, results, strict=True):
             candidates[cell.method].append(Candidate.of(cell.settings, by_seed.values()))
-        if not isinstance(choices, Equal):
-            return candidates
-        return {name: choices.twinned(by_method[name].experiment, tried) for name, tried in candidates.items()}
+        return {name: search.twinned(by_method[name].experiment, tried) for name, tried in candidates.items()}
 
     def further(results: list[dict[int, float | str]]) -> list[Cell]:
-        more = [
-            cell(name, settings, len(tried))
-            for name, tried in judged(results).items()
-            if isinstance(choices, Equal)
-            and (settings := choices.further(by_method[name].experiment, tried, metric.higher)) is not None
-        ]
+        more = []
+        for name, tried in judged(results).items():
+            settings = search.further(by_method[name].experiment, tried, metric.higher)
+            if settings is not None:
+                more.append(cell(name, settings, len(tried)))
         cells.extend(more)
         return more
 
@@ -274,11 +294,7 @@ def tune(
         value = (result.summary["unseen" if hold.what == "clients" else metric.name] or {}).get("mean")
         return "nothing that was held out could be judged" if value is None else float(value)
 
-    what: dict[str, Any] = (
-        {"equal": (choices.candidates, choices.rates, choices.seed)} if isinstance(choices, Equal)
-        else {"values": values_of(choices)}
-    )  # fmt: skip
-    plan = PlanFile(command="tune", methods=list(methods), seeds=list(seeds), hold_out=str(hold), **what)
+    plan = PlanFile(command="tune", methods=list(methods), seeds=list(seeds), hold_out=str(hold), **search.in_plan)
     return judged(run_plan(base, cells, folder, plan, kept, watch, outputs=outputs, failed=str, further=further))
 
 
