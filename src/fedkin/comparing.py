@@ -125,17 +125,10 @@ On = Federation | Callable[[int], Federation] | Experiment | Path | str
 
 
 def compare(
-    on: On,
-    methods: Methods,
-    *,
-    seeds: int | str | Iterable[int] = 0,
-    controls: bool = False,
-    changes: Mapping[str, Any] | None = None,
-    data_root: Path | str | None = None,
-    out: Path | str | None = None,
-    progress: bool = False,
-    **options: Unpack[RunOptions],
-) -> Comparison:
+    on: On, methods: Methods, *, seeds: int | str | Iterable[int] = 0, controls: bool = False,
+    changes: Mapping[str, Any] | None = None, data_root: Path | str | None = None, out: Path | str | None = None,
+    progress: bool = False, **options: Unpack[RunOptions],
+) -> Comparison:  # fmt: skip
     """Run several methods on the same clients with the same seeds: what `fedkin compare` does.
 
     on: a Federation; a function that makes one for a seed; an Experiment; or the path of an experiment file.
@@ -174,17 +167,10 @@ def compare(
 
 
 def sweep(
-    on: On,
-    methods: Methods,
-    grid: Mapping[str, Sequence[Any]],
-    *,
-    seeds: int | str | Iterable[int] = 0,
-    changes: Mapping[str, Any] | None = None,
-    data_root: Path | str | None = None,
-    out: Path | str | None = None,
-    progress: bool = False,
-    **options: Unpack[RunOptions],
-) -> Comparison:
+    on: On, methods: Methods, grid: Mapping[str, Sequence[Any]], *, seeds: int | str | Iterable[int] = 0,
+    changes: Mapping[str, Any] | None = None, data_root: Path | str | None = None, out: Path | str | None = None,
+    progress: bool = False, **options: Unpack[RunOptions],
+) -> Comparison:  # fmt: skip
     """Run methods over a grid of settings, as `fedkin tune --grid` does. The figures are on test samples.
 
     grid: the values by "section.field", or by "METHOD:section.field" for one method. The other arguments are those of

@@ -18,18 +18,9 @@ from typing import Any
 from warnings import catch_warnings, simplefilter
 
 __all__ = [
-    "ConfigError",
-    "DataError",
-    "FedkinError",
-    "GraphError",
-    "MethodError",
-    "NoField",
-    "RunError",
-    "WrongSetting",
-    "first_few",
-    "imported",
-    "nearest",
-]
+    "ConfigError", "DataError", "FedkinError", "GraphError", "MethodError", "NoField", "RunError", "WrongSetting",
+    "first_few", "imported", "nearest",
+]  # fmt: skip
 
 
 class FedkinError(Exception):

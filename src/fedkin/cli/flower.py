@@ -95,9 +95,7 @@ def _node(
 
 
 @flower.command("leave")
-def _leave(
-    state: Path = typer.Option(..., help="The folder of the `fedkin flower node` that leaves."),
-) -> None:
+def _leave(state: Path = typer.Option(..., help="The folder of the `fedkin flower node` that leaves.")) -> None:
     """Leave a running federation: its data count no more from the next round on. Ctrl-C of `node` only pauses.
 
     Examples:

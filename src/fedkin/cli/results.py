@@ -140,14 +140,11 @@ def _cells(run: Listed, mean_head: str) -> dict[str, str]:
     if metric != mean_head:
         mean = f"{mean} {metric}".strip()
     return {
-        "method": run.method,
-        "seed": "" if run.seed is None else str(run.seed),
-        "rounds": f"{run.rounds}/{run.planned}",
-        mean_head: "not finished" if run.summary is None else mean,
-        "worst 10%": _cell(figures.get(f"{metric} worst10")),
-        "ARI": _cell(figures.get("groups ari"), ".2f"),
+        "method": run.method, "seed": "" if run.seed is None else str(run.seed),
+        "rounds": f"{run.rounds}/{run.planned}", mean_head: "not finished" if run.summary is None else mean,
+        "worst 10%": _cell(figures.get(f"{metric} worst10")), "ARI": _cell(figures.get("groups ari"), ".2f"),
         "sent": megabytes(figures["bytes sent"]) if figures else "",
-    }
+    }  # fmt: skip
 
 
 def _metric_of(run: Listed) -> str:

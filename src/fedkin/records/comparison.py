@@ -153,12 +153,9 @@ def comparison_rows(results: Mapping[str, Mapping[int, Result]]) -> list[dict[st
             row["given"] = "; ".join(given)
         counts = {name: pair[0] for name in COUNTED if (pair := over_seeds[name]) is not None}
         row |= {
-            **_further_metrics(by_seed, local),
-            "gain": over_seeds["gain"],
-            "hurt": over_seeds["hurt"],
-            "surely": counts if len(counts) == len(COUNTED) else None,
-            "adds": _added(method, results),
-        }
+            **_further_metrics(by_seed, local), "gain": over_seeds["gain"], "hurt": over_seeds["hurt"],
+            "surely": counts if len(counts) == len(COUNTED) else None, "adds": _added(method, results),
+        }  # fmt: skip
         rows.append(row)
     return rows
 

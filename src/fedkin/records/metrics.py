@@ -159,11 +159,9 @@ def groups(graph: Graph | None, planted: Mapping[str, str] | None) -> dict[str, 
     ids = graph.ids
     labels = np.array([graph.groups[id] for id in ids])
     row: dict[str, Any] = {
-        "found": len(set(labels.tolist())),
-        "modularity": room.modularity(graph.weights, labels),
-        "ari": None,
+        "found": len(set(labels.tolist())), "modularity": room.modularity(graph.weights, labels), "ari": None,
         "nmi": None,
-    }
+    }  # fmt: skip
     if "verdict" in graph.values:
         of_group = dict(zip(labels.tolist(), graph.values["verdict"].tolist(), strict=True))
         row["verdicts"] = dict(Counter(sorted(map(str, of_group.values()))))
@@ -220,10 +218,7 @@ def missing_summary(messages: Iterable[Sequence[Any]]) -> dict[str, Any]:
             clients.setdefault(id, first)["count"] += 1
     if not kinds:
         return {}
-    return {
-        "kinds": missing_kinds(kinds),
-        "clients": {id: clients[id] for id in sorted(clients)},
-    }
+    return {"kinds": missing_kinds(kinds), "clients": {id: clients[id] for id in sorted(clients)}}
 
 
 def missing_sentence(missing: Mapping[str, Any]) -> str:

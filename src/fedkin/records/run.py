@@ -248,15 +248,11 @@ class Result:
         """The most important facts for a reader."""
         group_count = (self.summary.get("groups") or {}).get("found")
         facts = {
-            "clients": f"{self.summary['clients']:,}",
-            "rounds": f"{self.summary['rounds']:,}",
-            "seed": str(self.seed),
-            self.metric.title: _short(self.figures.get("mean")),
-            "worst 10 %": _short(self.figures.get("worst10")),
-            "groups": "" if group_count is None else str(group_count),
-            "MB sent": f"{self.sent / 1e6:,.1f}",
+            "clients": f"{self.summary['clients']:,}", "rounds": f"{self.summary['rounds']:,}", "seed": str(self.seed),
+            self.metric.title: _short(self.figures.get("mean")), "worst 10 %": _short(self.figures.get("worst10")),
+            "groups": "" if group_count is None else str(group_count), "MB sent": f"{self.sent / 1e6:,.1f}",
             "folder": "" if self.folder is None else str(self.folder),
-        }
+        }  # fmt: skip
         return {name: value for name, value in facts.items() if value}
 
     def to_frame(self, what: Literal["last", "clients", "rounds", "messages"] = "last") -> Any:

@@ -105,21 +105,15 @@ def _run_data(reported: Sequence[ReportRun]) -> tuple[list[dict[str, Any]], list
         graph = graph_of(run, ids, sharing)
         rows.append(
             {
-                "label": entry.label,
-                "method": run.method,
-                "seed": run.seed,
-                "federation": federations.index(federation),
-                "curve": _curve(run, max(20, _CURVE_ROUNDS // len(runs))),
+                "label": entry.label, "method": run.method, "seed": run.seed,
+                "federation": federations.index(federation), "curve": _curve(run, max(20, _CURVE_ROUNDS // len(runs))),
                 "clients": pack_values(run.values_by_round, ids, points, run.metric.share),
                 "gain": None if gain is None else [_six_digits(gain.by_client.get(id)) for id in ids],
-                "sure": verdicts_of(entry, ids),
-                "risks": risks_of(run),
-                "graph": graph,
-                "undrawn": bool(run.graphs) and graph is None,
-                "sharing": sharing_of(run, ids),
+                "sure": verdicts_of(entry, ids), "risks": risks_of(run), "graph": graph,
+                "undrawn": bool(run.graphs) and graph is None, "sharing": sharing_of(run, ids),
                 "features": features_of(run, ids, budget),
             }
-        )
+        )  # fmt: skip
     return rows, federations
 
 
@@ -127,14 +121,12 @@ def _federation(run: Result) -> dict[str, Any]:
     """The facts of the clients, each a list in the order of `ids`."""
     clients = run.client_facts.values()
     facts = {
-        "ids": list(run.client_facts),
-        "planted": [None if (g := c.get("group")) is None else str(g) for c in clients],
-        "train": [c.get("n_train") for c in clients],
-        "test": [c.get("n_test") for c in clients],
+        "ids": list(run.client_facts), "planted": [None if (g := c.get("group")) is None else str(g) for c in clients],
+        "train": [c.get("n_train") for c in clients], "test": [c.get("n_test") for c in clients],
         "labels": [c.get("labels", {}) for c in clients],
         "about": [{key: str(value) for key, value in c.get("about", {}).items()} for c in clients],
         "classes": run.federation.get("task", {}).get("classes"),
-    }
+    }  # fmt: skip
     return facts | ({"unseen": [id in run.unseen for id in run.client_facts]} if run.unseen else {})
 
 
@@ -195,11 +187,9 @@ def _row(label: str, of_method: Sequence[ReportRun], runs: Sequence[Result]) -> 
         # Only if higher is better: shares of an error say nothing about fairness.
         last = list(run.values.values()) if run.metric.higher else []
         figures = {
-            **figures_of(run, entry.gain),
-            "events": _events(run),
-            "entropy": ranks.entropy(last) if last else None,
+            **figures_of(run, entry.gain), "events": _events(run), "entropy": ranks.entropy(last) if last else None,
             "jain": ranks.jain(last) if last else None,
-        }
+        }  # fmt: skip
         for name, value in figures.items():
             by_figure[name].append(value)
     return {
@@ -257,9 +247,7 @@ def rerun(reported: Sequence[ReportRun]) -> dict[str, Any]:
         "needsData": not sources <= {None, "digits"},
         "runs": [
             {
-                "label": entry.label,
-                "seed": entry.run.seed,
-                "rounds": entry.run.summary["rounds"],
+                "label": entry.label, "seed": entry.run.seed, "rounds": entry.run.summary["rounds"],
                 **{name: entry.run.summary.get(name) for name in ("engine", "dtype", "parameters")},
                 "precision": entry.run.summary.get("precision", entry.run.summary.get("dtype")),
                 "seconds": entry.run.summary["seconds"]["total"],
@@ -269,7 +257,7 @@ def rerun(reported: Sequence[ReportRun]) -> dict[str, Any]:
         "experiments": _different(reported, experiment),
         "versions": _different_tables([run.summary.get("versions") or {} for run in runs]),
         "machine": _different_tables([run.summary.get("machine") or {} for run in runs]),
-    }
+    }  # fmt: skip
 
 
 def _command(runs: Sequence[Result]) -> tuple[str, str]:

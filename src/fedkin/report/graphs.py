@@ -213,15 +213,10 @@ def graph_of(run: Result, ids: Sequence[str], runs: int = 1) -> dict[str, Any] |
     xy = places(links + links.T, 0)
     x, y = np.round(xy / max(1.0, float(np.abs(xy).max())), 3).T.tolist()
     return {
-        "x": x,
-        "y": y,
-        "perNode": per_node,
-        "frames": frames,
-        "allRounds": len(rounds),
-        "verdicts": verdict_data(graph, named.get(round), number, run.rounds),
-        "moves": follower.moves,
+        "x": x, "y": y, "perNode": per_node, "frames": frames, "allRounds": len(rounds),
+        "verdicts": verdict_data(graph, named.get(round), number, run.rounds), "moves": follower.moves,
         "history": _history(named, until, number, runs) if named else None,
-    }
+    }  # fmt: skip
 
 
 def rounds_kept(clients: int, runs: int) -> int:
@@ -258,15 +253,11 @@ def _frame(
     weights, group, client = weights[np.ix_(order, order)], group[order], client[order]
     row, column = strongest(weights, per_node)
     frame = {
-        "clients": client.tolist(),
-        "groups": group.tolist() if named else None,
-        "strength": _short(weights.sum(1)),
-        "from": client[row].tolist(),
-        "to": client[column].tolist(),
-        "weight": _short(weights[row, column]),
+        "clients": client.tolist(), "groups": group.tolist() if named else None, "strength": _short(weights.sum(1)),
+        "from": client[row].tolist(), "to": client[column].tolist(), "weight": _short(weights[row, column]),
         "values": {name: _short(graph.values[name][order]) for name in _VALUES if _has_numbers(graph, name)},
         **_matrix(weights, side),
-    }
+    }  # fmt: skip
     return frame, weights, client
 
 

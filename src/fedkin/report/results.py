@@ -138,7 +138,7 @@ def _merge_rows(table: PaperTable, done: FinishedPart, before: Sequence[Cells]) 
 def _verdicts_to_keep(table: PaperTable, done: Sequence[FinishedPart], claims: Iterable[Cells]) -> list[Cells]:
     """The verdicts on claims of which no row was run again."""
     again = {(one.part.name, name) for one in done for name in one.names}
-    names_of = {claim.text: (claim.better, claim.than) for claim in table.claim}
+    names_of = {claim.text: claim.rows for claim in table.claim}
     return [
         row for row in claims
         if not any((row["federation"], name) in again for name in names_of.get(row["claim"], ()))
@@ -154,8 +154,8 @@ def _in_paper(claim: Claim, part: Part | None) -> str:
     """The paper's figure for a claim: as the claim states it, or the figures of the two rows."""
     if claim.paper or part is None or claim.ours:
         return claim.paper
-    figures = [str(part.paper[name]) for name in (claim.better, claim.than) if name in part.paper]
-    return " against ".join(figures) if len(figures) == 1 + (claim.than is not None) else ""
+    figures = [str(part.paper[name]) for name in claim.rows if name in part.paper]
+    return " against ".join(figures) if len(figures) == len(claim.rows) else ""
 
 
 def _judged_row(claim: Claim, done: FinishedPart) -> dict[str, str]:
@@ -368,16 +368,12 @@ def _figure_cells(table: PaperTable, name: str, by_row: Mapping[str, Sequence[Ce
     controls = {control: by_row.get(named(name, control), ()) for control in CONTROLS[1:]}
     return {
         "row": name + "*" * bool(first["border"]) + _prior_knowledge(table, name, of),
-        metric.title: _spread_cell(of, "mean", share),
-        "paper": first["paper"],
-        "gain": _added_cell(first, "gain", share),
-        "adds": _added_cell(first, "adds", share),
+        metric.title: _spread_cell(of, "mean", share), "paper": first["paper"],
+        "gain": _added_cell(first, "gain", share), "adds": _added_cell(first, "adds", share),
         **{f"@{control}": _mean_cell(rows, "mean", share) for control, rows in controls.items()},
-        "unseen": _spread_cell(of, "unseen", share),
-        "worst 10 %": _mean_cell(of, "worst10", share),
-        "ARI": _mean_cell(of, "ari", share=False, digits=2),
-        "sent": megabytes(_mean(_values(of, "bytes"))),
-    }
+        "unseen": _spread_cell(of, "unseen", share), "worst 10 %": _mean_cell(of, "worst10", share),
+        "ARI": _mean_cell(of, "ari", share=False, digits=2), "sent": megabytes(_mean(_values(of, "bytes"))),
+    }  # fmt: skip
 
 
 def _runs_sentence(rows: Sequence[Cells]) -> str:

@@ -109,20 +109,15 @@ def _figure_cells(row: Mapping[str, Any], further: Iterable[str], half: float) -
     """A method's figures by the heads of their columns."""
     metrics, verdicts = row.get("metrics") or {}, row.get("surely")
     return {
-        "mean": figure_text(row["mean"], half),
-        "worst 10%": figure_text(row["worst10"], half),
-        "unseen": figure_text(row.get("unseen"), half),
-        "gap": figure_text(row.get("gap"), half, "+"),
-        **{name: figure_text(metrics.get(name), half) for name in further},
-        "gain": figure_text(row["gain"], half, "+"),
+        "mean": figure_text(row["mean"], half), "worst 10%": figure_text(row["worst10"], half),
+        "unseen": figure_text(row.get("unseen"), half), "gap": figure_text(row.get("gap"), half, "+"),
+        **{name: figure_text(metrics.get(name), half) for name in further}, "gain": figure_text(row["gain"], half, "+"),
         "adds": _added(row.get("adds")),
         "hurt": "-" if row["hurt"] is None or verdicts else f"{100 * row['hurt'][0]:.0f} %",
         "surely": _verdict_counts(verdicts) if verdicts else "-",
-        "groups": _plain(row["found"], 1) + "*" * bool(row.get("given")),
-        "ARI": _plain(row["ari"], 2),
-        "epsilon": _plain(row.get("epsilon"), 2),
-        "sent": megabytes(row["bytes_sent"][0]),
-    }
+        "groups": _plain(row["found"], 1) + "*" * bool(row.get("given")), "ARI": _plain(row["ari"], 2),
+        "epsilon": _plain(row.get("epsilon"), 2), "sent": megabytes(row["bytes_sent"][0]),
+    }  # fmt: skip
 
 
 def _legend(rows: Sequence[Mapping[str, Any]], heads: Container[str], metric: Metric) -> str:

@@ -497,13 +497,11 @@ def verdict_data(
             "clients": [number[id] for id in group.members[:_NAMED]],
         })  # fmt: skip
     return {
-        "words": "; ".join([findings_text([findings]), *findings.warnings]),
-        "choice": choice_words(rounds),
-        "groups": rows,
-        "more": [len(several[_ROWS:]), sum(len(group.members) for group in several[_ROWS:])],
+        "words": "; ".join([findings_text([findings]), *findings.warnings]), "choice": choice_words(rounds),
+        "groups": rows, "more": [len(several[_ROWS:]), sum(len(group.members) for group in several[_ROWS:])],
         "alone": [len(alone), [number[id] for id in alone[:_NAMED]], MEANINGS["alone"]],
         "tests": None if tests is None else _tree(tests, groups, number, _levels_at(graph, tests, _figures(rounds))),
-    }
+    }  # fmt: skip
 
 
 def _levels_at(graph: Graph, tests: Evidence, figures: Mapping[str, Any]) -> dict[int, tuple[str, bool]]:

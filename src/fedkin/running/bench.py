@@ -83,14 +83,7 @@ def points(federation: Federation, result: Result) -> dict[str, float | None]:
 # -- runs -------------------------------------------------------------------------------------------------------------
 
 
-def _lines(
-    suite: Suite,
-    name: str,
-    method: AnyMethod,
-    label: str,
-    folder: Path,
-    watch: Watchers | None,
-) -> list[Line]:
+def _lines(suite: Suite, name: str, method: AnyMethod, label: str, folder: Path, watch: Watchers | None) -> list[Line]:
     """Choose a method's learning rate on a federation, run it and its controls, and return a line for each run."""
     entry = suite.federations[name]
     federation = lru_cache(maxsize=8)(entry.make)

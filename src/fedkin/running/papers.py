@@ -113,6 +113,11 @@ class Claim(Settings):
         return self.text.startswith(OURS)
 
     @property
+    def rows(self) -> list[str]:
+        """The rows that the claim is about."""
+        return [name for name in (self.better, self.than) if name is not None]
+
+    @property
     def needed(self) -> float:
         """The value that the difference, or the figure itself, must exceed."""
         return self.by if self.least is None else self.least
@@ -149,23 +154,20 @@ class PaperTable(Settings):
 
     @model_validator(mode="after")
     def _names(self) -> Self:
-        rows = self.rows()
-        for row in rows:
+        rows, parts = [row.name for row in self.rows()], [part.name for part in self.federation]
+        for row in self.rows():
             choose(METHODS, row.method, f"row {row.name!r}: method")
-            if row.tuned_as is not None and row.tuned_as not in [other.name for other in rows]:
+            if row.tuned_as is not None and row.tuned_as not in rows:
                 raise ValueError(f"row {row.name!r}: tuned_as: no row {row.tuned_as!r}")
-        for kind, names in (
-            ("rows", [row.name for row in rows]),
-            ("federations", [part.name for part in self.federation]),
-        ):
+        for kind, names in (("rows", rows), ("federations", parts)):
             if len(set(names)) < len(names):
                 raise ValueError(f"two {kind} share a name")
-        row_names = set(self.names(planted=True))
+        with_controls_too = set(self.names(planted=True))
         for claim in self.claim:
-            for name in (claim.better, claim.than):
-                if name is not None and name not in row_names:
-                    raise ValueError(f"claim {claim.text!r}: no row {name!r}; {nearest(name, row_names)}")
-            if wrong := set(claim.on or ()) - {part.name for part in self.federation}:
+            for name in claim.rows:
+                if name not in with_controls_too:
+                    raise ValueError(f"claim {claim.text!r}: no row {name!r}; {nearest(name, with_controls_too)}")
+            if wrong := set(claim.on or ()) - set(parts):
                 raise ValueError(f"claim {claim.text!r}: no federation {min(wrong)!r}")
         return self
 
@@ -223,13 +225,14 @@ class PaperTable(Settings):
                     f"--methods: row {row.name!r} has the tuned settings of row {row.tuned_as!r}; name its method "
                     f"{of[row.tuned_as]} too"
                 )
-        claims = tuple(
-            claim if {split_control(each)[0] for each in (claim.better, claim.than) if each is not None} <= kept
-            else Claim(text=claim.text, paper=claim.paper, untestable="a row of it was left out by --methods")
-            for claim in self.claim
-        )  # fmt: skip
-        some = tuple(name for name in self.methods if name in kept)
-        return self.model_copy(update={"methods": some, "row": rows, "claim": claims})
+        claims = []
+        for claim in self.claim:
+            if not kept.issuperset(split_control(name)[0] for name in claim.rows):
+                why = "a row of it was left out by --methods"
+                claim = Claim(text=claim.text, paper=claim.paper, untestable=why)
+            claims.append(claim)
+        alone = tuple(name for name in self.methods if name in kept)
+        return self.model_copy(update={"methods": alone, "row": rows, "claim": tuple(claims)})
 
     def shortened(self) -> PaperTable:
         """The table for `--quick`, which takes minutes: every row, with few rounds, seeds and candidates."""

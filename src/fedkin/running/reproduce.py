@@ -136,14 +136,9 @@ class FinishedPart:
 
 
 def reproduce(
-    table: PaperTable,
-    presets: Path,
-    data_root: Path,
-    folder: Path,
-    *,
-    finished: bool = False,
+    table: PaperTable, presets: Path, data_root: Path, folder: Path, *, finished: bool = False,
     watch: Watchers | None = None,
-) -> Iterator[FinishedPart]:
+) -> Iterator[FinishedPart]:  # fmt: skip
     """Run a table, one federation after another; resumes what `folder` holds and reads finished runs.
 
     presets: the folder of the definition. finished: run nothing, and leave out unfinished federations.

@@ -31,15 +31,10 @@ _GROWN = 10.0
 def round_line(outcome: Outcome, scores: Mapping[str, Score], engine: Engine) -> dict[str, Any]:
     """Return the line of a round; nothing in it depends on the speed of the machine."""
     line: dict[str, Any] = {
-        "round": outcome.round,
-        "sampled": list(outcome.sampled),
-        **metrics.metric_figures(scores, engine.roster),
-        "groups": metrics.groups(outcome.graph, engine.roster.planted),
-        **metrics.traffic(outcome.traffic),
-        "samples": sum(outcome.samples.values()),
-        "inferred": outcome.inferred,
-        "flops": outcome.flops,
-    }
+        "round": outcome.round, "sampled": list(outcome.sampled), **metrics.metric_figures(scores, engine.roster),
+        "groups": metrics.groups(outcome.graph, engine.roster.planted), **metrics.traffic(outcome.traffic),
+        "samples": sum(outcome.samples.values()), "inferred": outcome.inferred, "flops": outcome.flops,
+    }  # fmt: skip
     further = metrics.further(engine.setup.measures, scores, engine.all_clients.unseen) if scores else {}
     optional: dict[str, Any] = {
         "missing": missing_kinds(message.missing for message in outcome.traffic),
@@ -74,34 +69,20 @@ def summary_of(
         "privacy": privacy_spent(setup.privacy, engine.releases()) if setup.privacy.on else {},
     }
     return {
-        "name": name,
-        "method": setup.method.name,
-        "scenario": scenario,
-        "seed": setup.seed,
-        "rounds": setup.training.rounds,
-        "clients": len(all_clients),
-        **metrics.metric_figures(scores, all_clients),
+        "name": name, "method": setup.method.name, "scenario": scenario, "seed": setup.seed,
+        "rounds": setup.training.rounds, "clients": len(all_clients), **metrics.metric_figures(scores, all_clients),
         **({"metrics": metrics.further(setup.measures, scores, all_clients.unseen)} if setup.measures else {}),
-        **_traffic(records, all_clients),
-        **{key: value for key, value in optional.items() if value},
-        "groups": _groups(rounds),
-        "flops": {"local_training": sum(row["flops"] for row in rounds)},
-        "seconds": dict(seconds),
-        "engine": run.engine,
-        "mode": engine.site.mode,
-        **({"training_paths": training_paths} if training_paths else {}),
-        "device": run.device,
-        "dtype": run.dtype,
-        **({} if run.precision == "float32" else {"precision": run.precision}),
-        "parameters": setup.net.parameters(),
+        **_traffic(records, all_clients), **{key: value for key, value in optional.items() if value},
+        "groups": _groups(rounds), "flops": {"local_training": sum(row["flops"] for row in rounds)},
+        "seconds": dict(seconds), "engine": run.engine, "mode": engine.site.mode,
+        **({"training_paths": training_paths} if training_paths else {}), "device": run.device, "dtype": run.dtype,
+        **({} if run.precision == "float32" else {"precision": run.precision}), "parameters": setup.net.parameters(),
         "versions": versions(),
         "machine": {
-            "system": platform.platform(),
-            "processor": platform.machine(),
-            "cores": os.cpu_count(),
+            "system": platform.platform(), "processor": platform.machine(), "cores": os.cpu_count(),
             **({} if run.device == "cpu" else {"gpu": title(torch.device(run.device))}),
         },
-    }
+    }  # fmt: skip
 
 
 def _traffic(records: Records, ids: Iterable[str]) -> dict[str, Any]:
@@ -160,13 +141,9 @@ def _group_count(value: Any) -> int | None:
 
 
 def cautions(
-    method: Mapping[str, Any],
-    rounds: int,
-    lines: Sequence[Mapping[str, Any]],
-    scores: Mapping[str, Score],
-    metric: str,
-    precision: str = "float32",
-) -> list[str]:
+    method: Mapping[str, Any], rounds: int, lines: Sequence[Mapping[str, Any]], scores: Mapping[str, Score],
+    metric: str, precision: str = "float32",
+) -> list[str]:  # fmt: skip
     """Warnings about a run, each with what to do. lines: of rounds.jsonl; scores: of the last evaluation."""
     warnings = []
     if precision != "float32":
@@ -176,7 +153,7 @@ def cautions(
         )
     warmup, graph = method.get("warmup"), method.get("graph")
     off = isinstance(graph, Mapping) and graph.get("on") is False
-    if isinstance(warmup, (int, float)) and warmup >= 1 and rounds and warmup >= rounds and not off:
+    if isinstance(warmup, (int, float)) and warmup >= max(1, rounds) and rounds and not off:
         warnings.append(
             f"the warm-up of {warmup:g} rounds is not shorter than the run of {rounds}, so what follows it never began "
             "or had one round: set method.warmup lower or training.rounds higher"
@@ -187,15 +164,21 @@ def cautions(
             f"one of {rounds} rounds was evaluated, so that nothing shows whether the run had converged: set "
             "run.evaluate_every lower"
         )
+    if divergence := _divergence(losses, scores):
+        warnings.append(divergence)
+    return warnings
+
+
+def _divergence(losses: Sequence[float | None], scores: Mapping[str, Score]) -> str:
+    """Whether models diverged, or the mean test loss grew; empty if not."""
     diverged = sorted(id for id, score in scores.items() if score.n and not math.isfinite(score.loss))
     if diverged:
-        warnings.append(
-            f"the models of {len(diverged)} of {len(scores)} clients diverged ({first_few(diverged, 3)}): set "
-            "training.lr lower"
+        few = first_few(diverged, 3)
+        return f"the models of {len(diverged)} of {len(scores)} clients diverged ({few}): set training.lr lower"
+    first, last = (losses[0] or 0.0, losses[-1] or 0.0) if losses else (0.0, 0.0)
+    if last > _GROWN * first > 0:
+        return (
+            f"the mean test loss grew from {first:.3g} to {last:.3g}: the models diverge or overfit; set training.lr "
+            "or training.rounds lower"
         )
-    elif len(losses) > 1 and losses[0] and losses[-1] and losses[-1] > _GROWN * losses[0] > 0:
-        warnings.append(
-            f"the mean test loss grew from {losses[0]:.3g} to {losses[-1]:.3g}: the models diverge or overfit; set "
-            "training.lr or training.rounds lower"
-        )
-    return warnings
+    return ""

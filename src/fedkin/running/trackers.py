@@ -52,13 +52,10 @@ def totals_of(summary: Mapping[str, Any]) -> dict[str, float]:
     They are total/seconds, /bytes_up, /bytes_down, /flops, /parameters and /ari_mean.
     """
     totals = {
-        "seconds": summary["seconds"]["total"],
-        "bytes_up": summary["bytes"]["up"],
-        "bytes_down": summary["bytes"]["down"],
-        "flops": summary["flops"]["local_training"],
-        "parameters": summary["parameters"],
-        "ari_mean": summary["groups"].get("ari_mean"),
-    }
+        "seconds": summary["seconds"]["total"], "bytes_up": summary["bytes"]["up"],
+        "bytes_down": summary["bytes"]["down"], "flops": summary["flops"]["local_training"],
+        "parameters": summary["parameters"], "ari_mean": summary["groups"].get("ari_mean"),
+    }  # fmt: skip
     return {f"total/{name}": float(value) for name, value in totals.items() if _finite(value)}
 
 
