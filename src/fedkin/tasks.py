@@ -46,11 +46,9 @@ METRICS = {
 
 # The first metric compares clients, methods and curves.
 _FIGURES: dict[Kind, tuple[str, ...]] = {
-    "classification": ("accuracy",),
-    "risk": ("auc", "average_precision"),
-    "regression": ("squared_error",),
+    "classification": ("accuracy",), "risk": ("auc", "average_precision"), "regression": ("squared_error",),
     "segmentation": ("dice",),
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -145,9 +145,9 @@ def _groups_to_leave_out(option: str | None, begun: PlanFile | None) -> list[str
 
     if begun is not None:
         return begun.leave_out
-    if option is None or option == "each":
-        return None if option is None else []
-    return split_names(option, "--leave-out")
+    if option == "each":
+        return []
+    return None if option is None else split_names(option, "--leave-out")
 
 
 def _compare_leaving_out(

@@ -59,10 +59,8 @@ def controls_of(method: type[Method]) -> dict[str, dict[str, Any]]:
     if issubclass(method, PeerMethod):
         fixed = {"method.graph.on": False} if "on" in _inner(method, "graph") else {}
         return {
-            "self": {"run.alone": True},
-            **({"one": {**fixed, "run.network": "full"}} if fixed else {}),
-            "random": {**fixed, "run.network": "erdos-renyi:0.5"},
-            "oracle": {**fixed, "run.network": "planted"},
+            "self": {"run.alone": True}, **({"one": {**fixed, "run.network": "full"}} if fixed else {}),
+            "random": {**fixed, "run.network": "erdos-renyi:0.5"}, "oracle": {**fixed, "run.network": "planted"},
         }  # fmt: skip
     if "control" in _inner(method, "graph"):
         # With one model for all clients, even a graph without edges shares the model.

@@ -41,25 +41,19 @@ def collect(places: Sequence[Path]) -> dict[str, Any]:
     about = Subject.of(by_label)
     rows, federations = _run_data(reported)
     return {
-        "title": str(runs[0].summary.get("name", "run")),
-        "scenario": str(runs[0].summary.get("scenario", "")),
+        "title": str(runs[0].summary.get("name", "run")), "scenario": str(runs[0].summary.get("scenario", "")),
         "metric": {"title": metric.title, "higher": metric.higher, "share": metric.share},
-        "headline": headline(about),
-        "sentence": sentence(about),
+        "headline": headline(about), "sentence": sentence(about),
         "methods": [
             {"label": label, "title": titles[label], "method": of_method[-1].run.method}
             for label, of_method in by_label.items()
         ],
         "shown": [entry.label for entry in reported].index(about.label),
         "unfinished": unfinished(places),
-        "seeds": seeds,
-        "student": [student(count) for count in range(len(seeds) + 1)],
-        "runs": rows,
-        "federations": federations,
+        "seeds": seeds, "student": [student(count) for count in range(len(seeds) + 1)],
+        "runs": rows, "federations": federations,
         "table": [_row(label, of_method, runs) for label, of_method in by_label.items()],
-        "phases": phases_of(by_label),
-        "warnings": _warnings(reported),
-        "events": _client_events(reported),
+        "phases": phases_of(by_label), "warnings": _warnings(reported), "events": _client_events(reported),
         "unlike": [] if about.tuned else unequal_conditions({entry.title: entry.run for entry in reported}),
         "missing": missing_of(reported),
         "privacy": [
@@ -68,8 +62,7 @@ def collect(places: Sequence[Path]) -> dict[str, Any]:
         ],
         "measures": measures_of(by_label),
         "ranks": ranks.ranks_section(ranks.ranking(ranks.entries(runs), metric.higher)),
-        "chosen": about.chosen_on if about.candidates > 1 else "",
-        "rerun": rerun(reported),
+        "chosen": about.chosen_on if about.candidates > 1 else "", "rerun": rerun(reported),
     }  # fmt: skip
 
 
@@ -241,9 +234,7 @@ def rerun(reported: Sequence[ReportRun]) -> dict[str, Any]:
     command, experiment = _command(runs)
     sources = {run.settings.get("data", {}).get("source") for run in runs}
     return {
-        "command": command,
-        "experiment": experiment,
-        "oneSplit": sources <= {"csv", "parquet"},
+        "command": command, "experiment": experiment, "oneSplit": sources <= {"csv", "parquet"},
         "needsData": not sources <= {None, "digits"},
         "runs": [
             {

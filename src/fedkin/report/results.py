@@ -562,7 +562,8 @@ def index(tables: Mapping[str, PaperTable], claims: Mapping[str, str]) -> str:
     verdicts = [row["verdict"] for name, table in tables.items() for row in _split_claims(table, rows[name])[0]]
     lines = ["# What the papers claim, and what is found here", "", _AFTER_INDEX, "", _verdicts_sentence(verdicts), ""]
     for paper in (*PAPERS, None):
-        lines += _paper_section({name: table for name, table in tables.items() if table.paper == paper}, rows, claims)
+        of_paper = {name: table for name, table in tables.items() if table.paper == paper}
+        lines += _paper_section(paper, of_paper, rows, claims)
     return "\n".join([*lines, "## How to read a page", "", file_text("how_to_read.md")])
 
 
@@ -574,16 +575,14 @@ def _verdicts_sentence(verdicts: Sequence[str]) -> str:
 
 
 def _paper_section(
-    tables: Mapping[str, PaperTable], rows: Mapping[str, Sequence[Cells]], pages: Collection[str]
+    paper: str | None, tables: Mapping[str, PaperTable], rows: Mapping[str, Sequence[Cells]], pages: Collection[str]
 ) -> list[str]:
     """The tables of one paper (or of none), and the claims that are not tested; pages: the tables that have a page."""
-    head: list[str] = []
+    head = [f"## {paper or 'Other tables'}", ""]
     entries: list[str] = []
     untested: list[Cells] = []
     for name, table in tables.items():
-        if not head:
-            head = [f"## {table.paper or 'Other tables'}", ""]
-        if table.paper is not None and table.summary:
+        if paper is not None and table.summary:
             head += [table.summary, ""]
         if table.federation:
             entries += _entry(f"[{table.title}]({name}.md)" if name in pages else table.title, table, rows[name])

@@ -37,25 +37,13 @@ AnyModel = str | Model | Modules
 
 
 def run(
-    method: str | AnyMethod,
-    federation: Federation,
-    *,
-    rounds: int | None = None,
-    seed: int = 0,
-    model: AnyModel = "mlp",
-    head: str | None = None,
-    training: Training | Mapping[str, Any] | None = None,
-    settings: Mapping[str, Any] | None = None,
-    faults: Faults | Mapping[str, Any] | None = None,
-    privacy: Privacy | Mapping[str, Any] | None = None,
-    metrics: Sequence[str | Measure] = (),
-    out: Path | str | None = None,
-    data_root: Path | str | None = None,
-    watcher: Watcher | None = None,
-    progress: bool = False,
-    trackers: Sequence[str | Tracker] = (),
-    **options: Any,
-) -> Result:
+    method: str | AnyMethod, federation: Federation, *, rounds: int | None = None, seed: int = 0,
+    model: AnyModel = "mlp", head: str | None = None, training: Training | Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None, faults: Faults | Mapping[str, Any] | None = None,
+    privacy: Privacy | Mapping[str, Any] | None = None, metrics: Sequence[str | Measure] = (),
+    out: Path | str | None = None, data_root: Path | str | None = None, watcher: Watcher | None = None,
+    progress: bool = False, trackers: Sequence[str | Tracker] = (), **options: Any,
+) -> Result:  # fmt: skip
     """Run `method` on `federation` and return its figures, per client and per round.
 
     method: a name from `fedkin list methods`, or a method object; options: the hyper-parameters of a named method.

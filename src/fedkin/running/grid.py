@@ -433,15 +433,9 @@ def stage_watchers(watch: Watchers | None, stage: str, before: int = 0, whole: i
 
 
 def leave_out(
-    experiment: Experiment,
-    methods: Sequence[str],
-    seeds: Sequence[int],
-    data_root: Path,
-    folder: Path,
-    groups: Sequence[str] | None = None,
-    *,
-    watch: Watchers | None = None,
-) -> dict[str, Mapping[str, Mapping[int, Result]]]:
+    experiment: Experiment, methods: Sequence[str], seeds: Sequence[int], data_root: Path, folder: Path,
+    groups: Sequence[str] | None = None, *, watch: Watchers | None = None,
+) -> dict[str, Mapping[str, Mapping[int, Result]]]:  # fmt: skip
     """Run `compare` with each group left out; returns the results by the group that was left out.
 
     groups: the groups to leave out (None: all groups of the federation). watch: as in `compare`. `folder` gets

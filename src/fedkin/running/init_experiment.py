@@ -141,13 +141,11 @@ def _table(
     """The table of an experiment. size: number of samples of a typical client."""
     # Convolutional nets train faster one by one.
     return {
-        "name": name,
-        "data": {name: value for name, value in data.items() if value is not None},
-        "scenario": dict(scenario),
-        "model": dict(model),
+        "name": name, "data": {name: value for name, value in data.items() if value is not None},
+        "scenario": dict(scenario), "model": dict(model),
         "training": {"rounds": 40, "local_steps": 5, "batch_size": min(32, max(4, size)), "lr": 0.1},
         "method": {"name": "kin"},
-    }
+    }  # fmt: skip
 
 
 # -- tables --------------------------------------------------------------------------------------------------------

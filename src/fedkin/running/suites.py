@@ -150,11 +150,8 @@ SUITES = {
     "quick": Suite(
         "quick",
         {
-            "digits, rotated": Entry(_rotated),
-            "digits, own label swap": Entry(_swapped),
-            "digits, iid": Entry(_iid),
-            "digits, all different": Entry(_all_different),
-            "mixture of three models": Entry(_mixture, "linear"),
+            "digits, rotated": Entry(_rotated), "digits, own label swap": Entry(_swapped), "digits, iid": Entry(_iid),
+            "digits, all different": Entry(_all_different), "mixture of three models": Entry(_mixture, "linear"),
             "hospitals, risk": Entry(partial(_hospitals, kind="risk"), "linear", (0.01, 0.03, 0.1, 0.3, 1.0)),
             "hospitals, regression": Entry(
                 partial(_hospitals, kind="regression"), "linear", (0.01, 0.03, 0.1, 0.3, 1.0)
@@ -162,7 +159,7 @@ SUITES = {
         },
         Path(__file__).with_name("suite_quick.jsonl.gz"),
     )
-}
+}  # fmt: skip
 
 
 def suite_of(name: str) -> Suite:
