@@ -225,11 +225,9 @@ def parquet_in(path: Path, lists: Collection[str] = ()) -> pa.Table:
     place = path.absolute()
     limit = most(place.stat().st_size)
     schema = parquet.read_schema(place)
-    fields = list(schema)
-    texts = [field.name for field in fields if _is_text(field.type)]
-    for field in fields:
-        allowed = field.name in lists and pa.types.is_list(field.type) and pa.types.is_integer(field.type.value_type)
-        if pa.types.is_nested(field.type) and not allowed:
+    texts = [field.name for field in schema if _is_text(field.type)]
+    for field in schema:
+        if pa.types.is_nested(field.type) and not (field.name in lists and _is_list_of_integers(field.type)):
             raise Refused(f"column {escaped(field.name, 40)!r}: expected numbers or texts, got {field.type}")
     # Parquet stores a repeated text once: read it in that form, and count its bytes before repeating it.
     with parquet.ParquetFile(place, read_dictionary=texts) as file:
@@ -237,7 +235,7 @@ def parquet_in(path: Path, lists: Collection[str] = ()) -> pa.Table:
         # Do not read the metadata of single columns: if they are damaged, pyarrow ends the process.
         groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
         rows, stored = (sum(getattr(one, name) for one in groups) for name in ("num_rows", "total_byte_size"))
-        need = max(8 * rows * len(fields), stored)
+        need = max(8 * rows * len(schema), stored)
         if need > limit or rows != metadata.num_rows:
             raise Refused(f"it says that it holds {rows} rows in {need / 1e9:.1f} GB; too much for a file of its size")
         # The lengths of lists are known only after reading, so read a few rows at a time.
@@ -264,6 +262,12 @@ def _is_text(kind: pa.DataType) -> bool:
 
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_list_of_integers(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_list(kind) and pa.types.is_integer(kind.value_type))
 
 
 def _with_plain_texts(table: pa.Table, name: str, limit: int) -> pa.Table:

@@ -215,7 +215,7 @@ def keep_models(folder: Path, models: Mapping[str, Params], context: ModelContex
     file = {id: f"model-{number}.safetensors" for number, ids in enumerate(groups, 1) for id in ids}
     index = json_bytes(_index(context, nets, frozen, file, why))
     written = {Path(INDEX).name, *file.values(), *frozen.values()}
-    for old in place.glob("*") if place.exists() else ():
+    for old in place.glob("*"):
         if old.name not in written:
             old.unlink()
     stamps: dict[str, Stamp] = {}
@@ -225,9 +225,9 @@ def keep_models(folder: Path, models: Mapping[str, Params], context: ModelContex
         apart = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()}
         stamps[f"{PLACE}/{name}"] = write_bytes(place / name, bytes(save(apart)), sync=False)
 
-    for net in nets:
-        if net in frozen and groups:
-            write(frozen[net], net.frozen)
+    if groups:
+        for net, name in frozen.items():
+            write(name, net.frozen)
     for ids in groups:
         write(file[ids[0]], models[ids[0]])
     stamps[INDEX] = write_bytes(folder / INDEX, index, sync=False)

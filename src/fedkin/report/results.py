@@ -139,10 +139,7 @@ def _verdicts_to_keep(table: PaperTable, done: Sequence[FinishedPart], claims: I
     """The verdicts on claims of which no row was run again."""
     again = {(one.part.name, name) for one in done for name in one.names}
     names_of = {claim.text: claim.rows for claim in table.claim}
-    return [
-        row for row in claims
-        if not any((row["federation"], name) in again for name in names_of.get(row["claim"], ()))
-    ]  # fmt: skip
+    return [row for row in claims if not again & {(row["federation"], name) for name in names_of.get(row["claim"], ())}]
 
 
 def _claim_row(claim: Claim, part: Part | None, **cells: str) -> dict[str, str]:

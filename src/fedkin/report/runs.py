@@ -165,10 +165,8 @@ def verdicts_of(reported: ReportRun, ids: Sequence[str]) -> dict[str, Any] | Non
     if not (events or withheld or intervals):
         return None
     verdicts = {id: verdict for id, (_, verdict) in differences.items()}
-    bounds_of_gains = {id: _rounded_bounds(difference[1:3]) for id, (difference, _) in differences.items()}
-    columns: dict[str, Mapping[str, Any]] = {
-        "own": intervals, "events": events, "gain": bounds_of_gains, "verdict": verdicts,
-    }  # fmt: skip
+    bounds = {id: _rounded_bounds(difference[1:3]) for id, (difference, _) in differences.items()}
+    columns: dict[str, Mapping[str, Any]] = {"own": intervals, "events": events, "gain": bounds, "verdict": verdicts}
     return {name: [values.get(id) for id in ids] for name, values in columns.items()} | {"withheld": withheld}
 
 

@@ -165,13 +165,13 @@ def rank_on_suite(suite: Suite, label: str, lines: Sequence[Line]) -> tuple[list
     finished = {name: _finished(suite, name, lines) for name in suite.federations}
     places = []
     for name, entry in suite.federations.items():
-        place = {"federation": name, **_UNKNOWN}
         if label in finished[name]:
-            place |= _place(entry, label, finished[name])
+            place = _place(entry, label, finished[name])
         else:
-            failed = [x["failed"] for x in lines if (x["federation"], x["method"]) == (name, label) and "failed" in x]
-            place |= {"of": len(finished[name]), "failed": failed[0] if failed else ""}
-        places.append(place)
+            mine = (line for line in lines if (line["federation"], line["method"]) == (name, label))
+            why = next((line["failed"] for line in mine if "failed" in line), "")
+            place = {"of": len(finished[name]), "failed": why}
+        places.append({"federation": name, **_UNKNOWN, **place})
     everywhere = set.intersection(*(set(rows) for rows in finished.values()))
     methods = sorted(method for method in everywhere if split_control(method)[1] is None)
     means = {method: [_mean(rows[method]) for rows in finished.values()] for method in methods}

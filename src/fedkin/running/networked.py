@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -140,21 +140,25 @@ def settings_of(experiment: Experiment, names: Sequence[str] | None = None) -> s
         )
     whole = experiment.resolved()
     table: dict[str, Any] = {name: whole[name] for name in _SECTIONS if name in whole}
-    table["run"] = {name: value for name, value in whole["run"].items() if name in _COMMON_RUN_SETTINGS}
+    table["run"] = _chosen(whole["run"], _COMMON_RUN_SETTINGS)
     if isinstance(experiment.data, TableSource):
         if experiment.data.tokens is not None:
             raise ConfigError(
                 "data.tokens: over a network, token ids come from each participant's .npz file (docs/data.md)"
             )
-        table["table"] = {name: value for name, value in whole["data"].items() if name in _TABLE_SETTINGS}
+        table["table"] = _chosen(whole["data"], _TABLE_SETTINGS)
     if isinstance(experiment.data, Folder):
-        table["images"] = {name: value for name, value in whole["data"].items() if name in _IMAGE_SETTINGS}
+        table["images"] = _chosen(whole["data"], _IMAGE_SETTINGS)
     if experiment.network.reread:
         _check_reread(experiment)
         table["network"] = {"reread": True}
     if unlike_bodies and not isinstance(clients, int):
         table["names"] = sorted(clients)
     return tomli_w.dumps(without_none(table))
+
+
+def _chosen(section: Mapping[str, Any], names: Container[str]) -> dict[str, Any]:
+    return {name: value for name, value in section.items() if name in names}
 
 
 def _check_reread(experiment: Experiment) -> None:
