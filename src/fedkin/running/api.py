@@ -30,7 +30,7 @@ from fedkin.running.loop import Watcher, check_measures, run_experiment
 from fedkin.running.plugins import add_installed, files_of, own_section, resolve_names, resolve_value, stages_of
 from fedkin.running.progress import Progress, StopFlag
 from fedkin.running.trackers import Tracker, Tracking
-from fedkin.settings import choose, expect, parse, place
+from fedkin.settings import S, choose, expect, parse, place
 from fedkin.untrusted import escaped
 
 AnyModel = str | Model | Modules
@@ -121,17 +121,16 @@ def program_experiment(
     if "seed" in settings:
         raise ConfigError("settings.seed: give the seed as run(..., seed=...)")
     chosen = parse(RunSettings, {**settings, **({"metrics": names} if names else {}), "seed": seed}, "settings")
-    check_measures([*(MEASURES[name] for name in chosen.metrics), *measures])
+    every = [*(MEASURES[name] for name in chosen.metrics), *measures]
+    check_measures(every)
     head = options.get("head")
     net = _named(options.get("model") or "mlp", head)
     sections = {
         "training": _training(options.get("training"), options.get("rounds")),
-        "faults": faults if isinstance(faults, Faults) else parse(Faults, faults, "faults"),
-        "privacy": privacy if isinstance(privacy, Privacy) else parse(Privacy, privacy, "privacy"),
-        "run": chosen,
-    }
-    parts = [*(MEASURES[name] for name in chosen.metrics), *measures, *stages_of(method.model_dump())]
-    own = files_of([type(method), *([type(net)] if isinstance(net, Model) else []), *parts])
+        "faults": _parsed(Faults, faults, "faults"), "privacy": _parsed(Privacy, privacy, "privacy"), "run": chosen,
+    }  # fmt: skip
+    of_model = [type(net)] if isinstance(net, Model) else []
+    own = files_of([type(method), *of_model, *every, *stages_of(method.model_dump())])
     table = {name: without_none(section.model_dump(mode="json")) for name, section in sections.items()}
     federation = clients if isinstance(clients, Federation) else lru_cache(1)(clients)
     what: dict[str, Any] = {"settings": net} if isinstance(net, Model) else {"modules": net, "head": head}
@@ -173,9 +172,12 @@ def metrics_in(metrics: Sequence[str | Measure]) -> tuple[list[str], list[Measur
     return names, [metric for metric in metrics if isinstance(metric, Measure)]
 
 
+def _parsed(kind: type[S], value: Any, where: str) -> S:
+    return value if isinstance(value, kind) else parse(kind, value, where)
+
+
 def _training(training: Training | Mapping[str, Any] | None, rounds: int | None) -> Training:
-    if not isinstance(training, Training):
-        training = parse(Training, training or {}, "training")
+    training = _parsed(Training, training or {}, "training")
     return training if rounds is None else parse(Training, {**training.model_dump(), "rounds": rounds}, "training")
 
 
