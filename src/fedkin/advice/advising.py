@@ -79,21 +79,11 @@ def advise(
     if plan.rounds is not None:
         bench = replace(bench, training=bench.training.model_copy(update={"rounds": plan.rounds}))
     check(federation)
-    if len(federation.seen) < 2:
-        raise DataError(f"advice compares clients, and here is only {', '.join(federation.seen)}; expected at least 2")
     judgeable = _judgeable(federation, plan, bench.seed, rows or {})
-    if len(judgeable.ids) < 2:
-        some = ", ".join(f"{id}: {why}" for id, why in sorted(judgeable.unknown.items())[:4])
-        raise DataError(
-            "advice needs at least 2 clients with enough training samples (10 events and 10 others for a risk, else "
-            f"8); {len(judgeable.ids)} of {len(federation)} have them ({some})"
-        )
+    _check_number(federation, judgeable)
     renamed = judgeable.renamed(federation)
     progress("candidates", 0, 1)
-    splits = []
-    for split in range(max(each.splits for each in judgeable.folds.values())):
-        trained_on = {id: client.train.take(judgeable.folds[id].trained(split)) for id, client in renamed.items()}
-        splits.append(shapes_of(trained_on, renamed.task, bench.seed)[0])
+    splits = _candidates_by_split(renamed, judgeable.folds, bench.seed)
     final, missing = shapes_of({id: client.train for id, client in renamed.items()}, renamed.task, bench.seed)
     strengths = tried_strengths(bench, renamed)
     candidates = _distinct_candidates(splits, final, bool(strengths))
@@ -101,6 +91,34 @@ def advise(
     heads = [frozenset(split[name] for name in candidates if name in HEADS) for split in splits]
     rates = [bench.training.lr * factor for factor in plan.rates]
     work = Work(renamed, judgeable.folds, shapes, rates, bench, heads, strengths)
+    work, plan, outputs = _validate(work, plan, folder, progress, goes_on)
+    share = sum(each.share for each in judgeable.folds.values()) / len(judgeable.folds)
+    judged = Judged.of(_trials(work, splits, final, candidates, plan.folds, outputs), share)
+    shape = final[judged.candidate]
+    rate, model = _options(judged.candidate, work)[judged.option]
+    worth = None
+    if len(judgeable.ids) <= min(partners, MOST):
+        worth = _partner_values(work, judgeable.ids, rate, plan.folds, shape, folder, progress)
+    strength = [SHARED, *strengths][model]
+    advice = _advice(federation, bench, judgeable, judged, shape, strength, work.rates, rate, progress)
+    left_out = _left_out(plan, bench.training.rounds, rounds)
+    return replace(advice, folds=plan.folds, missing=tuple(missing), left_out=left_out, worth=worth)
+
+
+def _candidates_by_split(federation: Federation, folds: Mapping[str, Folds], seed: int) -> list[dict[str, Shape]]:
+    """For each split, the candidates found on its training samples."""
+    candidates = []
+    for split in range(max(each.splits for each in folds.values())):
+        samples = {id: client.train.take(folds[id].trained(split)) for id, client in federation.items()}
+        candidates.append(shapes_of(samples, federation.task, seed)[0])
+    return candidates
+
+
+def _validate(
+    work: Work, plan: Plan, folder: Path | None, progress: Callable[[str, int, int], None],
+    goes_on: Callable[[int], bool],
+) -> tuple[Work, Plan, Outputs]:  # fmt: skip
+    """Do the runs; returns the work and the plan without rates for which there was no time, and the outcomes."""
     if folder is not None:
         _claim(folder, _identity(work, plan))
     outputs = work.run_all(
@@ -112,17 +130,7 @@ def advise(
         work = replace(work, rates=work.rates[:tried])
         if folder is not None:
             write_json(folder / PLAN_FILE, _identity(work, plan))
-    share = sum(each.share for each in judgeable.folds.values()) / len(judgeable.folds)
-    judged = Judged.of(_trials(work, splits, final, candidates, plan.folds, outputs), share)
-    shape = final[judged.candidate]
-    rate, model = _options(judged.candidate, work)[judged.option]
-    worth = None
-    if len(judgeable.ids) <= min(partners, MOST):
-        worth = _partner_values(work, judgeable.ids, rate, plan.folds, shape, folder, progress)
-    strength = strengths[model - 1] if model else SHARED
-    advice = _advice(federation, bench, judgeable, judged, shape, strength, work.rates, rate, progress)
-    left_out = _left_out(plan, bench.training.rounds, rounds)
-    return replace(advice, folds=plan.folds, missing=tuple(missing), left_out=left_out, worth=worth)
+    return work, plan, outputs
 
 
 def _left_out(plan: Plan, rounds: int, whole: int) -> tuple[str, ...]:
@@ -186,6 +194,18 @@ def _judgeable(federation: Federation, plan: Plan, seed: int, rows: Mapping[str,
             late = f" in the latest {LATEST:.0%} of its rows" if dealt.by_time else ""
             unknown[id] = "too few groups of rows that belong together" if enough else has + late
     return _Judgeable(ids, folds, unknown)
+
+
+def _check_number(federation: Federation, judgeable: _Judgeable) -> None:
+    """Raise DataError if fewer than two clients can be judged."""
+    if len(federation.seen) < 2:
+        raise DataError(f"advice compares clients, and here is only {', '.join(federation.seen)}; expected at least 2")
+    if len(judgeable.ids) < 2:
+        some = ", ".join(f"{id}: {why}" for id, why in sorted(judgeable.unknown.items())[:4])
+        raise DataError(
+            "advice needs at least 2 clients with enough training samples (10 events and 10 others for a risk, else "
+            f"8); {len(judgeable.ids)} of {len(federation)} have them ({some})"
+        )
 
 
 def _distinct_candidates(splits: Sequence[Mapping[str, Shape]], final: Mapping[str, Shape], heads: bool) -> list[str]:

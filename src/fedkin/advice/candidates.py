@@ -202,22 +202,31 @@ def shapes_of(samples: Mapping[str, Samples], task: Task, seed: int) -> tuple[di
     if len(ids) < 2:
         return shapes, missing
     shapes["tests"] = _tested(samples, task, seed)
+    if limit := _limit_of_coefficients(len(ids), task):
+        missing.append(f"coefficients and neighbours: only for {limit}")
+    else:
+        shapes |= _by_coefficients({id: coefficients_of(samples[id], task) for id in ids})
+    return shapes | {name: shapes[base] for name, base in HEADS.items()}, missing
+
+
+def _limit_of_coefficients(clients: int, task: Task) -> str:
+    """Return the limit that keeps linear models from these clients; empty if nothing does."""
     inputs = task.shapes.get("x", ())
     if len(inputs) != 1 or task.codes:
-        missing.append("coefficients and neighbours: only for tables of numbers")
-    elif len(ids) > MOST_CLIENTS:
-        missing.append(f"coefficients and neighbours: only for up to {MOST_CLIENTS} clients")
-    elif inputs[0] > _MOST_INPUTS or task.classes > _MOST_CLASSES:
-        missing.append("coefficients and neighbours: only for up to 60 inputs and 10 classes")
-    else:
-        coefficients = {id: coefficients_of(samples[id], task) for id in ids}
-        labels, near = grouped(coefficients), alike(coefficients)
-        differs = ("labels given inputs",)
-        shapes["coefficients"] = Shape.of_labels(labels, differs if len(set(labels.values())) > 1 else ())
-        rows = {id: tuple(sorted((id, *others))) for id, others in near.items()}
-        if any(rows[other] != row for row in rows.values() for other in row):
-            shapes["neighbours"] = Shape((), tuple((id, near[id]) for id in ids if near[id]), differs)
-    return shapes | {name: shapes[base] for name, base in HEADS.items()}, missing
+        return "tables of numbers"
+    if clients > MOST_CLIENTS:
+        return f"up to {MOST_CLIENTS} clients"
+    return "up to 60 inputs and 10 classes" if inputs[0] > _MOST_INPUTS or task.classes > _MOST_CLASSES else ""
+
+
+def _by_coefficients(coefficients: Mapping[str, Coefficients]) -> dict[str, Shape]:
+    """The candidate "coefficients"; and "neighbours", unless clients have the same neighbours as these have."""
+    labels, near, differs = grouped(coefficients), alike(coefficients), ("labels given inputs",)
+    shapes = {"coefficients": Shape.of_labels(labels, differs if len(set(labels.values())) > 1 else ())}
+    rows = {id: tuple(sorted((id, *others))) for id, others in near.items()}
+    if any(rows[other] != row for row in rows.values() for other in row):
+        shapes["neighbours"] = Shape((), tuple((id, others) for id, others in sorted(near.items()) if others), differs)
+    return shapes
 
 
 def _tested(samples: Mapping[str, Samples], task: Task, seed: int) -> Shape:

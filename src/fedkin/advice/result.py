@@ -102,39 +102,55 @@ class Advice:
         """The recommendation in one sentence: what to do, how sure that is, and which clients could not be judged."""
         judged = [client for client in self.clients if client.unknown is None]
         takes = [client.id for client in judged if client.takes]
-        alone = [client.id for client in judged if not client.partners]
-        apart = [client.id for client in judged if client.partners and not self.shape.partners(client.id)]
-        beside = [client.id for client in judged if self.shape.partners(client.id) and not client.takes]
-        if not takes:
-            parts = ["Train alone" + (f": all {len(judged)} clients that could be judged" if len(judged) > 1 else "")]
-        elif self.shape.near:
-            parts = [f"Average {len(self.shape.near)} clients' models with those of their own neighbours"]
-        elif len(self.groups) == 1 and len(self.groups[0]) == len(judged):
-            parts = [f"Train one model for all {len(judged)} clients that could be judged"]
-        else:
-            groups = "; ".join(f"{join_names(members)} together" for members in self.groups)
-            parts = [f"Train {len(self.groups)} group{'s' * (len(self.groups) != 1)}: {groups}"]
-        if takes and (own := own_part(self.method.pull_weights, self.method.pull_bias)):
-            parts[0] += f", {own}"
-        if takes and alone:
-            parts.append(f"{join_names(alone)} alone")
-        if takes and apart:
-            parts.append(f"{join_names(apart)} alone, as sharing brings no sure gain")
-        if beside:
-            one = len(beside) == 1
-            what = "its group, but uses a local model" if one else "their group, but use local models"
-            parts.append(f"{join_names(beside)} train{'s' * one} with {what} (no sure gain)")
         if takes:
-            parts = self._how_sure(takes, parts)
+            parts = self._how_sure(takes, [self._what_to_train(len(judged)), *self._local_models(judged)])
+        elif len(judged) > 1:
+            parts = [f"Train alone: all {len(judged)} clients that could be judged"]
+        else:
+            parts = ["Train alone"]
         unknown = {client.id: client.unknown for client in self.clients if client.unknown is not None}
         if unknown:
             reasons = ", ".join(list(unknown.values())[:_NAMED])
             parts.append(f"nothing can be said yet about {join_names(list(unknown))} ({reasons})")
         return "; ".join(parts) + "."
 
+    def _what_to_train(self, judged: int) -> str:
+        """Name the shared models; judged: number of clients that could be judged."""
+        if self.shape.near:
+            what = f"Average {len(self.shape.near)} clients' models with those of their own neighbours"
+        elif [len(members) for members in self.groups] == [judged]:
+            what = f"Train one model for all {judged} clients that could be judged"
+        else:
+            groups = "; ".join(f"{join_names(members)} together" for members in self.groups)
+            what = f"Train {len(self.groups)} group{'s' * (len(self.groups) != 1)}: {groups}"
+        own = own_part(self.method.pull_weights, self.method.pull_bias)
+        return f"{what}, {own}" if own else what
+
+    def _local_models(self, judged: Sequence[OfClient]) -> list[str]:
+        """Parts of the sentence about clients that use a local model: alone, or beside their group's model."""
+        alone, apart, beside = list[str](), list[str](), list[str]()
+        for client in judged:
+            if not client.partners:
+                alone.append(client.id)
+            elif not self.shape.partners(client.id):
+                apart.append(client.id)
+            elif not client.takes:
+                beside.append(client.id)
+        parts = []
+        if alone:
+            parts.append(f"{join_names(alone)} alone")
+        if apart:
+            parts.append(f"{join_names(apart)} alone, as sharing brings no sure gain")
+        if len(beside) == 1:
+            parts.append(f"{beside[0]} trains with its group, but uses a local model (no sure gain)")
+        elif beside:
+            parts.append(f"{join_names(beside)} train with their group, but use local models (no sure gain)")
+        return parts
+
     def _how_sure(self, takes: Sequence[str], parts: list[str]) -> list[str]:
         """The parts of the sentence, with how sure it is that clients with a shared model gain."""
-        likely = [id for id in takes if (gain := self[id].gain) is None or gain.low <= 0]
+        surely = [client.id for client in self.clients if client.gain is not None and client.gain.low > 0]
+        likely = [id for id in takes if id not in surely]
         if len(likely) == len(takes):
             many = "both" if len(takes) == 2 else f"all {len(takes)}"
             contain = "the interval of the gain contains" if len(takes) == 1 else f"{many} intervals of gains contain"
@@ -185,12 +201,11 @@ class Advice:
         ids = sorted(worth.adds)
         matrix = []
         for id in ids:
-            cells = [
-                "" if other == id else self._text(worth.adds[id][other]).partition(" [")[0]
-                + "*" * bool(worth.verdict(id, other)) for other in ids
-            ]  # fmt: skip
-            more = [self._text(worth.groups.get(id)), self._text(worth.everybody[id])]
-            matrix.append([id, *cells, *more])
+            cells = dict.fromkeys(ids, "")
+            for partner in [other for other in ids if other != id]:
+                value = self._text(worth.adds[id][partner]).partition(" [")[0]
+                cells[partner] = value + "*" * bool(worth.verdict(id, partner))
+            matrix.append([id, *cells.values(), self._text(worth.groups.get(id)), self._text(worth.everybody[id])])
         partners = []
         for id in sorted(ids, key=lambda id: -worth.of_partner(id)[0].value):
             verdicts = [worth.verdict(client, id) for client in ids if client != id]

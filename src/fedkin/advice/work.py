@@ -15,13 +15,14 @@ import torch
 from fedkin import codec
 from fedkin.advice.candidates import Shape
 from fedkin.advice.choice import outcomes_of
+from fedkin.codec import Params
 from fedkin.engines import Setup
 from fedkin.errors import MethodError, RunError
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.folders import make_durable
 from fedkin.keys import rng
 from fedkin.learning.models import Model
-from fedkin.learning.net import Net
+from fedkin.learning.net import BodyHead, Net
 from fedkin.learning.sgd import infer
 from fedkin.learning.training import Training
 from fedkin.methods.blocks.pulled_head import SHARED, Strength, can_pull, pulled_heads, strengths
@@ -204,24 +205,28 @@ class Work:
         outputs: Outputs = {}
         jobs = self.jobs()
         paths = [None if folder is None else folder / f"run-{number}.safetensors" for number in range(len(jobs))]
+        # Finished runs are read even without time for further ones.
+        missing = [rate for (rate, _), path in zip(jobs, paths, strict=True) if path is None or not path.exists()]
+        ask_for_time = {0, *missing}
         for number, ((rate, parts), path) in enumerate(zip(jobs, paths, strict=True)):
             progress(number, len(jobs))
-            # Finished runs are read even without time for further ones.
-            missing = [other for at, (other, _) in zip(paths, jobs, strict=True) if at is None or not at.exists()]
-            if (number == 0 or (rate != jobs[number - 1][0] and rate in missing)) and not goes_on(rate):
+            if rate in ask_for_time and not goes_on(rate):
                 break
-            if path is None or not path.exists():
-                stored = self._run(rate, parts)
-                if path is not None:
-                    _write(path, stored)
-            else:
-                stored = _read(path)
+            ask_for_time.discard(rate)
+            outcomes = self._run(rate, parts) if path is None else self._read_or_run(path, rate, parts)
             for place, (split, shape) in enumerate(parts):
-                outputs[rate, split, self.shapes[split][shape]] = {
-                    id: stored[f"{place}/{id}"] for id in self.federation
-                }
+                by_client = {id: outcomes[f"{place}/{id}"] for id in self.federation}
+                outputs[rate, split, self.shapes[split][shape]] = by_client
         progress(len(jobs), len(jobs))
         return outputs
+
+    def _read_or_run(self, path: Path, rate: int, parts: Sequence[tuple[int, int]]) -> dict[str, Values]:
+        """Read the outcomes of a run from a file; if there is none, do the run and write them."""
+        if path.exists():
+            return _read(path)
+        outcomes = self._run(rate, parts)
+        _write(path, outcomes)
+        return outcomes
 
     def _run(self, rate: int, parts: Sequence[tuple[int, int]]) -> dict[str, Values]:
         """Train these parts in one run; returns the outcomes of their models, by "number of the part/id"."""
@@ -244,23 +249,26 @@ class Work:
         method = parse(Given, {"groups": groups, "near": near}, "method")
         together = Federation(clients, self.federation.task, self.federation.name)
         net, result = trained(method, together, self.bench, self.rates[rate])
-        outcomes, module, task = {}, net.scratch(), together.task
+        outcomes, module = {}, net.scratch()
         for place, (split, number) in enumerate(parts):
+            shape = self.shapes[split][number]
             for id in self.federation:
                 params, train = result.models[f"{id}/{split}.{number}"], trains[id, split]
                 test = self.federation[id].train.take(self.folds[id].validated(split))
-                if not len(test):
-                    outcomes[f"{place}/{id}"] = np.empty((1, 0))
-                    continue
-                outputs, shape = [infer(net, module, params, "logits", test)], self.shapes[split][number]
-                if shape in self.heads[split] and shape.partners(id):
-                    features, x = (infer(net, module, params, "features", each) for each in (train, test))
-                    x = torch.cat([x.double(), torch.ones(len(x), 1, dtype=torch.float64)], 1)
-                    heads = pulled_heads(params, features, train.labels(), self.strengths, task)
-                    outputs += [x @ head for head in heads]
-                values = [outcomes_of(task, each, test.labels()).values for each in outputs]
-                outcomes[f"{place}/{id}"] = np.stack(values)
+                with_heads = shape in self.heads[split] and bool(shape.partners(id))
+                outcomes[f"{place}/{id}"] = self._outcomes(net, module, params, train if with_heads else None, test)
         return outcomes
+
+    def _outcomes(self, net: Net, module: BodyHead, params: Params, train: Samples | None, test: Samples) -> Values:
+        """[models, samples] outcomes of a client's models; train: samples to fit its own heads to (None: no heads)."""
+        if not len(test):
+            return np.empty((1, 0))
+        task, outputs = self.federation.task, [infer(net, module, params, "logits", test)]
+        if train is not None:
+            features, x = (infer(net, module, params, "features", each) for each in (train, test))
+            x = torch.cat([x.double(), torch.ones(len(x), 1, dtype=torch.float64)], 1)
+            outputs += [x @ head for head in pulled_heads(params, features, train.labels(), self.strengths, task)]
+        return np.stack([outcomes_of(task, each, test.labels()).values for each in outputs])
 
 
 def method_of(
