@@ -502,26 +502,20 @@ class NetworkClient(ServerConnection):
 
     def _turn_to(self, order: Order) -> Answer | None:
         """Restore the state for the order's round; returns the answer, if it was made before."""
-        site, kept_of = self.site, self.checkpoints.get
+        site = self.site
         history = self.epoch, order.begun, tuple(order.undone), order.since
         if self.history == history:
             if order.round != site.number:
                 self._begin_round(order)
             return None
-        # Drop the states of rounds that the server has undone, before it started again or since.
-        rounds = self.checkpoints.rounds()
-        rolled_back = [r for r in rounds if r > order.begun and kept_of(r)["epoch"] != self.epoch]
-        gone = [r for r in rounds if r in order.undone or r in rolled_back or r < order.since]
-        if wrong := [r for r in rolled_back if r not in order.undone]:
-            self.say(f"going back to the state before round {min(wrong)}, as the server has")
-        self.checkpoints.drop(gone)
+        self._drop_states(order)
         last = max(self.checkpoints.rounds(), default=0)
         if last < order.last and order.last not in order.undone:
             raise RunError(
                 f"this client's state of round {order.last} is not in {self.checkpoints.folder}: bring the "
                 "folder back with which it took part"
             )
-        kept = kept_of(last) if last else None
+        kept = self.checkpoints.get(last) if last else None
         site.restore(order.round, {})
         self._begin_round(order)
         self.history = history
@@ -534,6 +528,14 @@ class NetworkClient(ServerConnection):
         same = kept["epoch"] == self.epoch and kept["number"] == self.number
         site.work = replace(site.work, **kept["work"])
         return Answer.model_validate(kept["answer"]) if same else None
+
+    def _drop_states(self, order: Order) -> None:
+        """Drop the states of rounds that the server has undone, before it started again or since."""
+        rounds = self.checkpoints.rounds()
+        rolled_back = [r for r in rounds if r > order.begun and self.checkpoints.get(r)["epoch"] != self.epoch]
+        if newly_undone := set(rolled_back).difference(order.undone):
+            self.say(f"going back to the state before round {min(newly_undone)}, as the server has")
+        self.checkpoints.drop([r for r in rounds if r < order.since or r in {*order.undone, *rolled_back}])
 
     def _begin_round(self, order: Order) -> None:
         self.site.turn_to(order.round)

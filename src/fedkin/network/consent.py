@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from fedkin.data.own import CLASS, OwnTable
@@ -215,13 +215,20 @@ def _describe_fields(fields: Fields, context: Context, private: Privacy, summed:
         if _wanted(form, context) is False:
             continue
         field = _describe(form, context)
-        how = "; with noise" if private.clip is not None and form.is_float else "; as it is" if private.on else ""
-        how = "; from private training" if private.sample_epsilon is not None and form.is_parameters else how
-        how = "; with noise, once" if name in once else how
-        how += "; masked, for a sum over a group" if summed and form.is_parameters else ""
-        words.append(f"{name} ({field.words}{how})")
+        how = "; with noise, once" if name in once else _protection(form, private)
+        masked = "; masked, for a sum over a group" if summed and form.is_parameters else ""
+        words.append(f"{name} ({field.words}{how}{masked})")
         size += field.size
     return ", ".join(words) or "an empty message", size
+
+
+def _protection(form: Form, private: Privacy) -> str:
+    """Return how noise protects a field of this form."""
+    if private.sample_epsilon is not None and form.is_parameters:
+        return "; from private training"
+    if private.clip is not None and form.is_float:
+        return "; with noise"
+    return "; as it is" if private.on else ""
 
 
 def _wanted(form: Form, context: Context) -> bool | None:
@@ -238,17 +245,9 @@ def _describe(form: Form, context: Context) -> _Described:
             field = _describe(form.form, context)
             return replace(field, words=f"perhaps: {field.words}") if _wanted(form, context) is None else field
         case Weights():
-            tensors = {name: context.net.initial[name] for name in form.names(context.net)}
-            size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
-            shapes = _list_shapes({name: tuple(tensor.shape) for name, tensor in tensors.items()})
-            return _Described(f"of the net: {shapes}", size, size)
+            return _describe_weights(form, context)
         case Shaped():
-            lengths = [_length(dim, context) for dim in form.dims]
-            width = (form.dtype or context.net.dtype).itemsize
-            bounds = [most for _, most in lengths if most is not None]
-            bound = math.prod(bounds) * width if len(bounds) == len(lengths) else None
-            size = math.prod(words for words, _ in lengths if isinstance(words, int)) * width
-            return _Described(f"numbers [{', '.join(str(words) for words, _ in lengths)}]", size, bound)
+            return _describe_numbers(form, context)
         case Integers():
             words, most = _length(form.dim, context)
             size = 8 * words if isinstance(words, int) else 0
@@ -268,9 +267,21 @@ def _describe(form: Form, context: Context) -> _Described:
     return _Described(type(form).__name__)
 
 
-def _list_shapes(tensors: Mapping[str, Sequence[int]]) -> str:
-    shapes = [f"{name} {list(shape)}" for name, shape in tensors.items()]
-    return ", ".join(shapes[:6]) + (f" and {len(shapes) - 6} more tensors" if len(shapes) > 6 else "")
+def _describe_weights(form: Weights, context: Context) -> _Described:
+    tensors = {name: context.net.initial[name] for name in form.names(context.net)}
+    size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+    shapes = [f"{name} {list(tensor.shape)}" for name, tensor in tensors.items()]
+    more = f" and {len(shapes) - 6} more tensors" if len(shapes) > 6 else ""
+    return _Described(f"of the net: {', '.join(shapes[:6])}{more}", size, size)
+
+
+def _describe_numbers(form: Shaped, context: Context) -> _Described:
+    lengths = [_length(dim, context) for dim in form.dims]
+    width = (form.dtype or context.net.dtype).itemsize
+    bounds = [most for _, most in lengths if most is not None]
+    bound = math.prod(bounds) * width if len(bounds) == len(lengths) else None
+    size = math.prod(words for words, _ in lengths if isinstance(words, int)) * width
+    return _Described(f"numbers [{', '.join(str(words) for words, _ in lengths)}]", size, bound)
 
 
 def _length(dim: Dim, context: Context) -> tuple[int | str, int | None]:

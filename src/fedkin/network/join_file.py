@@ -46,6 +46,16 @@ def _pem(text: str) -> str:
     return text
 
 
+def _check_holder(certificate: str, name: str) -> None:
+    """Raise ValueError if a certificate in PEM is not that of the member with this name."""
+    try:
+        holder = common_name(certificates_of(certificate.encode(), "")[0].subject, "")
+    except ConfigError as error:
+        raise ValueError(f"members.{name}.certificate{error}") from None
+    if holder != name:
+        raise ValueError(f"members.{name}.certificate: it is of {holder!r}; expected {name!r}")
+
+
 class Member(Settings):
     """A participant as the others know it.
 
@@ -122,17 +132,14 @@ class Join(Settings):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         for name, member in self.members.items():
-            try:
-                first = certificates_of(member.certificate.encode(), "")[0] if member.certificate else None
-                if first is not None and (got := common_name(first.subject, "")) != name:
-                    raise ConfigError(f": it is of {got!r}; expected {name!r}")
-            except ConfigError as error:
-                raise ValueError(f"members.{name}.certificate{error}") from None
+            if member.certificate:
+                _check_holder(member.certificate, name)
         if self.server and self.server not in self.members:
             raise ValueError(f"server: {escaped(self.server, 64)!r} is not one of the members")
-        if self.router and (self.router == self.server or not getattr(self.members.get(self.router), "locator", "")):
+        listening = [name for name, member in self.members.items() if member.locator]
+        if self.router and (self.router == self.server or self.router not in listening):
             raise ValueError("router: expected a member with a locator that is not the server")
-        if self.server and not self.router and not self.members[self.server].locator:
+        if self.server and not self.router and self.server not in listening:
             raise ValueError(f"members.{self.server}.locator: missing; a server is dialled by the others")
         return self
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from hashlib import blake2b
@@ -132,20 +132,28 @@ class PeerExchange:
             here = [id for id in missing if id in present]
             if not here:
                 self._note_nobody(begun_at)
-            for id, words in zip(here, self.pool.map(self._compare, here), strict=True):
-                if words:
-                    self._stay_connected(id)
-                    raise RunError(f"{id} cannot be a neighbour: {words}")
-            begun = list[Progress]()
-            if not self.link.present().intersection(missing):
-                begun = [there for there in self.progress_of_others().values() if not there.waits]
-                # A peer on which they count may not be connected here yet: it may be starting again, as this peer is.
-                if begun and not {id for there in begun for id in there.counts}.intersection(missing):
-                    return
+            self._compare_all(here)
+            begun = self._begun_without(missing)
+            # A peer on which they count may not be connected here yet: it may be starting again, as this peer is.
+            if begun and not {id for there in begun for id in there.counts}.intersection(missing):
+                return
             if begun or (self.done and self.members):
                 left -= time.monotonic() - since
                 if left <= 0:
                     return
+
+    def _compare_all(self, ids: Sequence[str]) -> None:
+        """Admit these peers, if they answer; raises RunError for another agreement."""
+        for id, words in zip(ids, self.pool.map(self._compare, ids), strict=True):
+            if words:
+                self._stay_connected(id)
+                raise RunError(f"{id} cannot be a neighbour: {words}")
+
+    def _begun_without(self, missing: Iterable[str]) -> list[Progress]:
+        """Return the progress of peers that are in a round; none if a missing peer is connected here."""
+        if self.link.present().intersection(missing):
+            return []
+        return [there for there in self.progress_of_others().values() if not there.waits]
 
     def _note_nobody(self, since: float) -> None:
         """Say once what may be wrong if nobody is reached; raises RunError if the link knows the reason."""
@@ -283,11 +291,7 @@ class PeerExchange:
             except LinkError as error:
                 return Undelivered(Missing.REFUSED, words_of(error))
             else:
-                self.unreachable.discard(id)
-                self.last_heard[id] = max(round, self.last_heard.get(id, 0))
-                if id in self.lost:
-                    self.lost.discard(id)
-                    self.say(f"round {round}: {id} is connected again")
+                self._note_heard(id, round)
                 return offer
             if self.stop.is_set():
                 return Undelivered(Missing.LATE, "this peer was stopped")
@@ -301,6 +305,13 @@ class PeerExchange:
                 self.lost.add(id)
                 self.say(f"round {round}: {id} is not connected: waiting for at most {self.settings.grace:g} s")
         return self._give_up_on(id, Missing.LATE, f"nothing within {self.settings.deadline:g} s")
+
+    def _note_heard(self, id: str, round: int) -> None:
+        self.unreachable.discard(id)
+        self.last_heard[id] = max(round, self.last_heard.get(id, 0))
+        if id in self.lost:
+            self.lost.discard(id)
+            self.say(f"round {round}: {id} is connected again")
 
     def _read(self, id: str, round: int, turn: int, timeout: float) -> PeerMessage | Undelivered:
         data = self.link.pull(id, f"{self.run}/r{round}/t{turn}", timeout, self.size_limit)

@@ -11,7 +11,7 @@ import math
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from threading import Condition, Thread
@@ -407,27 +407,8 @@ class Registration:
         hellos = self.hellos[stage]
         if self.complete or len(hellos) < self._needed():
             return
-        if stage == "columns":
-            tables = {name: ColumnTypes.from_json(hello.columns) for name, hello in hellos.items()}
-            common = common_columns(tables)
-            wrong = {name: words for name, each in tables.items() if (words := each.unlike(common))}
-            self.columns = None if wrong else common
-        elif stage == "profile":
-            assert self.reading is not None
-            assert self.columns is not None
-            summaries = {name: TableSummary.from_json(hello.profile) for name, hello in hellos.items()}
-            if not (wrong := unlike_targets(summaries, self.reading)):
-                self.shared = Shared(agree(summaries, self.reading), self.columns, tuple(sorted(hellos)))
-                self.keep(self.shared)
-                self._set_task(self.shared.task)
-        else:
-            wrong = self._unlike_most(hellos)
-            if not wrong:
-                about = {name: hello.about for name, hello in hellos.items() if hello.about is not None}
-                self.members = {name: Member(told={1: each}) for name, each in about.items()}
-                self.complete = True
-                for name in list(self.threads):
-                    self._offer_terms(name)
+        decide = {"columns": self._decide_columns, "profile": self._decide_encoding, "about": self._decide_members}
+        wrong = decide[stage](hellos)
         for name, words in wrong.items():
             self._refuse(name, hellos.pop(name), words)
         if wrong:
@@ -437,6 +418,37 @@ class Registration:
         self.expected, self.deadline = len(hellos), self._deadline()
         for name, hello in sorted(hellos.items()):
             self._welcome(name, hello)
+
+    def _decide_columns(self, hellos: Mapping[str, Hello]) -> dict[str, str]:
+        """Set the common columns, or return the clients that lack some of them, and why they are refused."""
+        tables = {name: ColumnTypes.from_json(hello.columns) for name, hello in hellos.items()}
+        common = common_columns(tables)
+        wrong = {name: words for name, each in tables.items() if (words := each.unlike(common))}
+        self.columns = None if wrong else common
+        return wrong
+
+    def _decide_encoding(self, hellos: Mapping[str, Hello]) -> dict[str, str]:
+        """Set the common encoding and the task, or return the clients with other targets, and why they are refused."""
+        assert self.reading is not None
+        assert self.columns is not None
+        summaries = {name: TableSummary.from_json(hello.profile) for name, hello in hellos.items()}
+        wrong = unlike_targets(summaries, self.reading)
+        if not wrong:
+            self.shared = Shared(agree(summaries, self.reading), self.columns, tuple(sorted(hellos)))
+            self.keep(self.shared)
+            self._set_task(self.shared.task)
+        return wrong
+
+    def _decide_members(self, hellos: Mapping[str, Hello]) -> dict[str, str]:
+        """Set the members of the federation, or return the clients unlike most, and why they are refused."""
+        wrong = self._unlike_most(hellos)
+        if not wrong:
+            about = {name: hello.about for name, hello in hellos.items() if hello.about is not None}
+            self.members = {name: Member(told={1: each}) for name, each in about.items()}
+            self.complete = True
+            for name in list(self.threads):
+                self._offer_terms(name)
+        return wrong
 
     def _unlike_most(self, hellos: Mapping[str, Hello]) -> dict[str, str]:
         """Return the clients without the task and columns that most have, and why; the first clients break ties."""
@@ -606,22 +618,29 @@ class Registration:
             return "" if name in self.members else "it takes no part, so that there is nothing to leave"
         if words := difference(self.agreement, hello.agreement):
             return f"{words} (here: the server; there: {name})"
-        named, stage, about = self.network.clients, hello.stage, hello.about
         if (self.complete or not hello.seen) and not self._is_active(name):
             return self._why_not_admitted(name, hello)
-        if self.complete and about is not None and name in self.members:
-            before = self.members[name].now
-            same = before.digest == about.digest and before.n_train == about.n_train
-            may = same or self.network.reread
-            return "" if may else "its samples are not those with which it was here before (network.reread is false)"
-        known = set(self.members) if self.complete else set() if self.shared is None else set(self.shared.clients)
-        if not known and len(self.hellos[stage]) >= self._needed():
-            known = set(self.hellos[stage])
-        if known and name not in known:
-            return f"the federation is complete without it ({first_few(sorted(known))})"
+        if self.complete and hello.about is not None:
+            return self._unlike_before(self.members[name].now, hello.about)
+        clients = () if self.complete else self._decided_clients(hello.stage)
+        if clients and name not in clients:
+            return f"the federation is complete without it ({first_few(sorted(clients))})"
+        named = self.network.clients
         if not isinstance(named, int) and name not in named:
             return f"network.clients does not name it ({first_few(named)})"
-        return "" if stage == "about" else self._unlike_columns(hello)
+        return "" if hello.stage == "about" else self._unlike_columns(hello)
+
+    def _decided_clients(self, stage: Stage) -> Collection[str]:
+        """Return the clients that alone can take part; empty if that is not known yet."""
+        clients = () if self.shared is None else self.shared.clients
+        complete = not clients and len(self.hellos[stage]) >= self._needed()
+        return self.hellos[stage] if complete else clients
+
+    def _unlike_before(self, before: About, now: About) -> str:
+        """Return why a client cannot come back with these samples; empty if it can."""
+        if self.network.reread or (before.digest, before.n_train) == (now.digest, now.n_train):
+            return ""
+        return "its samples are not those with which it was here before (network.reread is false)"
 
     def _why_not_admitted(self, name: str, hello: Hello) -> str:
         """Return why a client cannot join or come back after the first round; empty if it can."""

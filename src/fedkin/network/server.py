@@ -313,15 +313,21 @@ def score_of(scored: Scored, task: Task, further: int, most: int) -> Score:
     counts = len(scored.figures), len(scored.further)
     if not scored.right <= scored.n <= most or counts != (len(metrics), further):
         raise MethodError("not a score: other numbers of samples or figures than there are")
-    digest = () if task.kind == "risk" else tuple(map(tuple, scored.digest))
-    if digest and (task.kind != "segmentation" or [len(part) for part in digest] != [task.classes - 1] * 2):
-        raise MethodError("not a score: no such digest")
+    digest = _digest_of(scored, task)
     limits = [1.0 if metric.share else LARGEST for metric in metrics] + [LARGEST] * further
     figures = zip([*scored.figures, *scored.further], limits, strict=True)
     sound = all(value is None or abs(value) <= limit for value, limit in figures)
-    sums = [value for part in digest for value in part]
-    if LARGEST < abs(scored.loss) < math.inf or not sound or any(n is None or not abs(n) <= LARGEST for n in sums):
+    if LARGEST < abs(scored.loss) < math.inf or not sound:
         raise MethodError("not a score: figures that cannot be")
-    return Score(
-        scored.n, scored.loss, scored.right, tuple(scored.figures), digest, b"", tuple(scored.further)  # type: ignore[arg-type]
-    )  # fmt: skip
+    return Score(scored.n, scored.loss, scored.right, tuple(scored.figures), digest, b"", tuple(scored.further))
+
+
+def _digest_of(scored: Scored, task: Task) -> tuple[tuple[float, ...], ...]:
+    """Return the sums over pixels of a segmentation; raises MethodError for impossible sums."""
+    if task.kind == "risk" or not scored.digest:
+        return ()
+    if task.kind != "segmentation" or [len(part) for part in scored.digest] != [task.classes - 1] * 2:
+        raise MethodError("not a score: no such digest")
+    if not all(value is not None and abs(value) <= LARGEST for part in scored.digest for value in part):
+        raise MethodError("not a score: figures that cannot be")
+    return tuple(map(tuple, scored.digest))  # type: ignore[arg-type]
