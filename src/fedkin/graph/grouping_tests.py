@@ -267,30 +267,44 @@ class Search:
         if len(rows) == 1:
             return self._group(node, "alone")
         p, effects = self._block_p(rows), Interaction() if self.table is None else self.table.rows(rows).test()
-        rejected = [name for name in self.views if p[name] < self.alpha]
-        real = self.table is None or min(effects.offset_p, effects.concept_p) * self.tests < self.alpha
         self._note(node, p, effects)
-        if not rejected and not (real and self.table is not None):
+        rejected = [name for name in self.views if p[name] < self.alpha]
+        interact = min(effects.offset_p, effects.concept_p) * self.tests < self.alpha
+        if not rejected and not interact:
             return self._group(node, "same")
-        if not rejected:
-            rejected = ["xy" if "xy" in self.views else "x"]
-        nodes, leaves = len(self.tree), len(self.leaves)
-        parts = self._groups(node, rejected, most=len(rows) // 2)
-        if parts is not None and (real or self._shares_apart(rows, parts)):
+        blocks = rejected or ["xy" if "xy" in self.views else "x"]
+        only_shares = self.table is not None and not interact
+        if self._cut_into_groups(node, blocks, only_shares):
             return []
-        # Undo the cuts.
-        del self.tree[nodes:], self.leaves[leaves:]
-        self.tree[node] |= {"cut": None, "children": []}
-        if real and len(rows) > 3:
-            best = min((*self._clump(rows, view), view) for view in sorted({*rejected, "+".join(rejected)}))
-            if best[0] <= _CLUMPED:
-                return self._cut(node, best[2])
-        if not real:
+        if only_shares:
             return self._group(node, "shares")
+        view = self._clumped_view(rows, blocks)
+        if view is not None:
+            return self._cut(node, view)
         if self.table is not None and (effects.concept_p * self.tests >= self.alpha or effects.concept_size < _FLOOR):
             return self._group(node, "offsets")
-        self._groups(node, rejected)
+        self._groups(node, blocks)
         return []
+
+    def _cut_into_groups(self, node: int, blocks: list[str], only_shares: bool) -> bool:
+        """Cut a node into at most half as many groups as it has clients; undo that if there are more.
+
+        only_shares: whether only class shares differ; then the groups must be far enough apart.
+        """
+        rows, nodes, leaves = self.tree[node]["rows"], len(self.tree), len(self.leaves)
+        parts = self._groups(node, blocks, most=len(rows) // 2)
+        if parts is not None and not (only_shares and not self._shares_apart(rows, parts)):
+            return True
+        del self.tree[nodes:], self.leaves[leaves:]
+        self.tree[node] |= {"cut": None, "children": []}
+        return False
+
+    def _clumped_view(self, rows: Labels, blocks: list[str]) -> str | None:
+        """The blocks, one or all together, in which these rows form the clearest clumps; None if there are none."""
+        if len(rows) <= 3:
+            return None
+        p, _, view = min((*self._clump(rows, view), view) for view in sorted({*blocks, "+".join(blocks)}))
+        return view if p <= _CLUMPED else None
 
     def _groups(self, node: int, rejected: list[str], most: int | None = None) -> list[Labels] | None:
         """Cut in two until no test rejects; each part is a group. Return None above `most` parts."""
@@ -303,12 +317,13 @@ class Search:
             if len(rows) == 1 or not rejected:
                 self._group(at, "alone" if len(rows) == 1 else "same")
                 parts.append(rows)
-            else:
-                for child in self._cut(at, "+".join(rejected)):
-                    p = self._block_p(self.tree[child]["rows"])
-                    if len(self.tree[child]["rows"]) > 1:
-                        self._note(child, p, None)
-                    todo.append((child, [name for name in self.views if p[name] < self.alpha]))
+                continue
+            for child in self._cut(at, "+".join(rejected)):
+                child_rows = self.tree[child]["rows"]
+                p = self._block_p(child_rows)
+                if len(child_rows) > 1:
+                    self._note(child, p, None)
+                todo.append((child, [name for name in self.views if p[name] < self.alpha]))
         return parts
 
     def _block_p(self, rows: Labels) -> dict[str, float]:

@@ -11,6 +11,8 @@ from fedkin.keys import rng
 
 NETWORKS = ("full", "ring", "regular", "erdos-renyi", "planted", "none")
 
+Links = np.ndarray[tuple[int, int], np.dtype[np.bool_]]
+
 
 def network(
     spec: str, ids: Sequence[str], seed: int = 0, round: int = 0, planted: Mapping[str, str] | None = None
@@ -29,28 +31,33 @@ def network(
     kind, value, changing = check_network(spec)
     names = sorted(ids)
     n = len(names)
-    draw = rng(seed, "network", *([round] if changing else []))
-    if kind == "full":
-        return {id: tuple(other for other in names if other != id) for id in names}
     if kind == "planted":
         if planted is None:
             raise ConfigError("run.network: 'planted' needs planted groups, and those of this federation are not known")
         return {id: tuple(other for other in names if other != id and planted[other] == planted[id]) for id in names}
-    linked = np.zeros((n, n), dtype=bool)
-    if kind == "ring":
-        linked = _circulant(n, 2)
-    elif kind == "regular":
-        if value >= n or (value * n) % 2:
-            raise ConfigError(
-                f"run.network: {spec!r} with {n} peers: K must be below the number of peers, and K times it even"
-            )
-        linked = _shuffled_regular(_circulant(n, int(value)), draw)
-    elif kind == "erdos-renyi":
-        linked = np.triu(draw.random((n, n)) < value, 1)
-        linked = linked | linked.T
+    if kind == "regular" and (value >= n or (value * n) % 2):
+        raise ConfigError(
+            f"run.network: {spec!r} with {n} peers: K must be below the number of peers, and K times it even"
+        )
+    draw = rng(seed, "network", *([round] if changing else []))
+    linked = _links(kind, value, n, draw)
     place = draw.permutation(n)
     linked = linked[np.ix_(place, place)]
     return {names[i]: tuple(names[j] for j in np.flatnonzero(linked[i])) for i in range(n)}
+
+
+def _links(kind: str, value: float, n: int, draw: np.random.Generator) -> Links:
+    """Return which of n places are linked, [n, n]."""
+    if kind == "full":
+        return ~np.eye(n, dtype=bool)
+    if kind == "ring":
+        return _circulant(n, 2)
+    if kind == "regular":
+        return _shuffled_regular(_circulant(n, int(value)), draw)
+    if kind == "erdos-renyi":
+        linked = np.triu(draw.random((n, n)) < value, 1)
+        return linked | linked.T
+    return np.zeros((n, n), dtype=bool)
 
 
 def check_network(spec: str) -> tuple[str, float, bool]:
@@ -80,7 +87,7 @@ def check_network(spec: str) -> tuple[str, float, bool]:
     return kind, value, bool(comma)
 
 
-def _circulant(n: int, degree: int) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
+def _circulant(n: int, degree: int) -> Links:
     """Link each place on a circle to the degree / 2 next on either side, and for an odd degree to the opposite one."""
     step = np.subtract.outer(np.arange(n), np.arange(n)) % n
     away = np.minimum(step, n - step)
@@ -88,9 +95,7 @@ def _circulant(n: int, degree: int) -> np.ndarray[tuple[int, int], np.dtype[np.b
     return np.asarray(linked | (away * 2 == n) if degree % 2 else linked)
 
 
-def _shuffled_regular(
-    linked: np.ndarray[tuple[int, int], np.dtype[np.bool_]], draw: np.random.Generator
-) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
+def _shuffled_regular(linked: Links, draw: np.random.Generator) -> Links:
     """Return a random graph with the same degrees: pairs of edges swap an end if that makes no double edge."""
     edges = np.argwhere(np.triu(linked))
     for _ in range(10 * len(edges)):

@@ -93,15 +93,17 @@ class Stage:
             raise GraphError(
                 f"{self._who}: expected one array, got {type(error).__name__}: {error_text(error)}"
             ) from error
-        square = self.kind in ("similarity", "sparsify", "control")
-        wanted = (n, n) if square else (n,)
+        what, wanted = ("labels", (n,)) if self.kind == "groups" else ("a matrix", (n, n))
         if table.shape != wanted:
-            what = "a matrix" if square else "labels" if self.kind == "groups" else "values"
             raise GraphError(f"{self._who}: expected {what} of shape {wanted} for {n} clients, got {table.shape}")
-        if self.kind == "groups":
-            if table.dtype.kind not in "iuUSb" and not all(isinstance(label, (str, int)) for label in table.tolist()):
-                raise GraphError(f"{self._who}: expected a whole number or a text for each client, got {table.dtype}")
-            return groups.canonical(np.unique(table.astype(str), return_inverse=True)[1])
+        return self._checked_labels(table) if self.kind == "groups" else self._checked_matrix(table)
+
+    def _checked_labels(self, table: Array) -> Labels:
+        if table.dtype.kind not in "iuUSb" and not all(isinstance(label, (str, int)) for label in table.tolist()):
+            raise GraphError(f"{self._who}: expected a whole number or a text for each client, got {table.dtype}")
+        return groups.canonical(np.unique(table.astype(str), return_inverse=True)[1])
+
+    def _checked_matrix(self, table: Array) -> Array:
         if table.dtype.kind not in "iufb" or not np.isfinite(table).all():
             raise GraphError(f"{self._who}: expected finite numbers, got {escaped(str(table.dtype), 40)}")
         if self.kind == "sparsify" and not (np.array_equal(table, table.T) and not table.diagonal().any()):
