@@ -405,16 +405,21 @@ def _persons(table: pa.Table, reading: Reading, arrays: Encoded, useless: set[st
         place, count = column.place, len(column.texts)
         if count < _PERSONS or not _FEW_ROWS[0] <= table.num_rows / count <= _FEW_ROWS[1]:
             continue
-        known = place >= 0
-        low, high = np.full(count, client.max()), np.zeros(count, np.int64)
-        np.minimum.at(low, place[known], client[known])
-        np.maximum.at(high, place[known], client[known])
-        again = column.often > 1
+        known, repeated = place >= 0, column.often > 1
         both = np.intersect1d(place[known & is_test], place[known & ~is_test])
-        if len(both) and again.sum() >= _PERSONS and (low == high)[again].mean() > _AT_ONE:
+        if len(both) and repeated.sum() >= _PERSONS and _at_one_client(column, client)[repeated].mean() > _AT_ONE:
             what = f"{len(both)} of the {count} values of column {name!r} are in training and in test"
             advice = f"if it names persons, keep their rows together (person = {name!r})"
             yield Finding("person", f"{what}: {advice}", (name,))
+
+
+def _at_one_client(column: _Column, client: Labels) -> npt.NDArray[np.bool_]:
+    """Whether each value of a category is in rows of one client only; client: the number of each row's client."""
+    known, count = column.place >= 0, len(column.texts)
+    low, high = np.full(count, client.max()), np.zeros(count, np.int64)
+    np.minimum.at(low, column.place[known], client[known])
+    np.maximum.at(high, column.place[known], client[known])
+    return low == high
 
 
 def _unlike_clients(inputs: list[_Column], arrays: Encoded) -> Iterator[Finding]:

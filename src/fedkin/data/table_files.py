@@ -124,24 +124,9 @@ def read_csv(
 
     Raises OSError, ValueError and pyarrow's errors.
     """
-    import pyarrow.csv as pc_csv
-
     csv_format = csv_format or CsvFormat()
     _check_text(path)
-    head, skip, delimiter = _header(path, csv_format.delimiter)
-    size = path.stat().st_size
-    options = pc_csv.ConvertOptions(
-        column_types=dict.fromkeys(head, pa.string()), strings_can_be_null=True,
-        null_values=[*pc_csv.ConvertOptions().null_values, *csv_format.missing],
-    )  # fmt: skip
-    # A cell must fit into two blocks that are read at once; unpacked, a .gz file may be far larger.
-    block = max(_BLOCK, min(30 * size if path.suffix == ".gz" else size + 1, (1 << 31) - 1))
-    reading = pc_csv.ReadOptions(block_size=block, skip_rows=skip)
-    parsing = pc_csv.ParseOptions(newlines_in_values=True, delimiter=delimiter)
-    with pc_csv.open_csv(path, reading, parsing, options) as batches:
-        table = pa.Table.from_batches(within(batches, most(size)), batches.schema)
-    if odd := [field.name for field in table.schema if not pa.types.is_string(field.type)]:
-        raise Refused(f"the name of column {escaped(odd[0], 40)!r} has several lines; expected names in one line")
+    table, delimiter = _read_cells(path, csv_format)
     _check_quotes(table, delimiter)
     notes, leading = dict[str, str](), dict[str, str]()
     for place, name in enumerate(table.column_names):
@@ -159,6 +144,27 @@ def read_csv(
         if padded:
             leading[name] = cells[padded[0]].as_py().strip()
     return remember(remember(table, "notes", notes), "codes", leading)
+
+
+def _read_cells(path: Path, csv_format: CsvFormat) -> tuple[pa.Table, str]:
+    """(all cells of a CSV file as texts, the delimiter)."""
+    import pyarrow.csv as pc_csv
+
+    head, skip, delimiter = _header(path, csv_format.delimiter)
+    size = path.stat().st_size
+    options = pc_csv.ConvertOptions(
+        column_types=dict.fromkeys(head, pa.string()), strings_can_be_null=True,
+        null_values=[*pc_csv.ConvertOptions().null_values, *csv_format.missing],
+    )  # fmt: skip
+    # A cell must fit into two blocks that are read at once; unpacked, a .gz file may be far larger.
+    block = max(_BLOCK, min(30 * size if path.suffix == ".gz" else size + 1, (1 << 31) - 1))
+    reading = pc_csv.ReadOptions(block_size=block, skip_rows=skip)
+    parsing = pc_csv.ParseOptions(newlines_in_values=True, delimiter=delimiter)
+    with pc_csv.open_csv(path, reading, parsing, options) as batches:
+        table = pa.Table.from_batches(within(batches, most(size)), batches.schema)
+    if odd := [field.name for field in table.schema if not pa.types.is_string(field.type)]:
+        raise Refused(f"the name of column {escaped(odd[0], 40)!r} has several lines; expected names in one line")
+    return table, delimiter
 
 
 def _opened(path: Path) -> BinaryIO:
@@ -262,25 +268,29 @@ def read_folder(
         table = read(path)
         if not table.num_rows:
             left_out[path], empty = "no rows", table
-            continue
-        if client is None:
+        elif client is not None:
+            tables[path] = table
+        else:
             id = path.name[: -len(ending)]
             if id in ids:
                 raise DataError(f"{path}: another file has this name but for its ending; each is a client: rename one")
-            if FILE in table.column_names:
-                raise DataError(f"{path}: a column is called {FILE!r}; name the column of clients: data.client")
             ids.add(id)
-            table = table.append_column(FILE, pa.array([id] * table.num_rows, pa.string()))
-        tables[path] = table
+            tables[path] = _with_client(path, table, id)
     if left_out:
         reasons = first_few([f"{escaped(path.name, 60)} ({why})" for path, why in left_out.items()])
         _LOG.warning("%s: %d of %d entries are left out: %s", place, len(left_out), len(entries), reasons)
-    if not tables and empty is None:
+    if tables:
+        _check_columns(tables, leave_out)
+        return _joined(place, tables, leave_out, coded), client or FILE
+    if empty is None:
         raise DataError(f"{place}: no {' or '.join(endings)} in it; expected one file for each client")
-    if not tables:
-        return empty, client or FILE
-    _check_columns(tables, leave_out)
-    return _joined(place, tables, leave_out, coded), client or FILE
+    return empty, client or FILE
+
+
+def _with_client(path: Path, table: pa.Table, id: str) -> pa.Table:
+    if FILE in table.column_names:
+        raise DataError(f"{path}: a column is called {FILE!r}; name the column of clients: data.client")
+    return table.append_column(FILE, pa.array([id] * table.num_rows, pa.string()))
 
 
 def _check_columns(tables: Mapping[Path, pa.Table], leave_out: Sequence[str]) -> None:
@@ -419,20 +429,24 @@ def _dates(texts: pa.ChunkedArray, name: str, stated: str | None) -> Typed | Non
         if (values := _cast(texts, kind)) is not None:
             return values, ""
     if _all(pc.match_substring_regex(texts, _TIME_OF_DAY)):
-        zoned = pc.match_substring_regex(texts, _ZONED)
-        if pc.any(zoned).as_py() and not _all(zoned):
-            rows = [_rows_where(each)[0] for each in (zoned, pc.invert(zoned))]
-            one, other = (f"{texts[row].as_py()!r} in row {row + 1}" for row in rows)
-            where = f"column {escaped(name, 60)!r}: {one} has a time zone, {other} has none"
-            raise Refused(f"{where}; write all with a zone, or all without")
-    wanted = stated or ("D.M.Y" if _all(pc.match_substring_regex(texts, _DOTTED_DATE)) else None)
-    if wanted is None:
+        _check_zones(texts, name)
+    if stated is None and not _all(pc.match_substring_regex(texts, _DOTTED_DATE)):
         return None
-    values = pc.strptime(texts, format=DATES[wanted], unit="s", error_is_null=True)
+    values = pc.strptime(texts, format=DATES[stated or "D.M.Y"], unit="s", error_is_null=True)
     if values.null_count > texts.null_count:
         return None
     note = "" if stated else f"{texts.drop_null()[0].as_py()!r} is read as day.month.year"
     return values.cast(pa.date32()), note
+
+
+def _check_zones(texts: pa.ChunkedArray, name: str) -> None:
+    """Raise Refused if some times have a zone and others have none."""
+    zoned = pc.match_substring_regex(texts, _ZONED)
+    if pc.any(zoned).as_py() and not _all(zoned):
+        rows = [_rows_where(each)[0] for each in (zoned, pc.invert(zoned))]
+        one, other = (f"{texts[row].as_py()!r} in row {row + 1}" for row in rows)
+        where = f"column {escaped(name, 60)!r}: {one} has a time zone, {other} has none"
+        raise Refused(f"{where}; write all with a zone, or all without")
 
 
 # -- numbers as people write them ----------------------------------------------------------------------------------
@@ -466,9 +480,9 @@ def _marked_numbers(
     """
     values = [_usual_marks(text) for text in texts.drop_null().unique().to_pylist()]
     readings = _readings(values, csv_format)
+    if not readings and _readings(values, CsvFormat()):
+        raise Refused(f"column {escaped(name, 60)!r}: {_not_allowed(texts, values, csv_format)}")
     if not readings:
-        if _readings(values, CsvFormat()):
-            raise Refused(f"column {escaped(name, 60)!r}: {_not_allowed(texts, values, csv_format)}")
         like = sum(map(is_number_like, values)) > _MIXED * len(values)
         return column, _mixed(texts, values) if like else ""
     if len(readings) > 1:
@@ -477,25 +491,30 @@ def _marked_numbers(
             raise Refused(f"column {escaped(name, 60)!r}: {_two_meanings(texts, mark)}")
         readings = {marks: numbers for marks, numbers in readings.items() if marks[0] == mark}
     canonical = dict(zip(values, next(iter(readings.values())), strict=True))
+    changed = next((value for value in values if canonical[value] != value), None)
+    note = "" if changed is None else f"{changed!r} is read as {canonical[changed]}"
+    return _as_numbers(texts, canonical), note
+
+
+def _as_numbers(texts: pa.ChunkedArray, canonical: Mapping[str, str]) -> pa.ChunkedArray:
+    """Whole numbers if all are, else floats; canonical: {a number as written: the number with a point}."""
     floats = [None if text is None else float(canonical[_usual_marks(text)]) for text in texts.to_pylist()]
     numbers = pa.chunked_array([pa.array(floats, pa.float64())])
-    if all(number.lstrip("-").isdigit() for number in canonical.values()):
-        exact = _cast(numbers, pa.int64())
-        numbers = numbers if exact is None else exact
-    changed = next((value for value in values if canonical[value] != value), None)
-    return numbers, "" if changed is None else f"{changed!r} is read as {canonical[changed]}"
+    whole = all(number.lstrip("-").isdigit() for number in canonical.values())
+    exact = _cast(numbers, pa.int64()) if whole else None
+    return numbers if exact is None else exact
 
 
 def _readings(values: list[str], csv_format: CsvFormat) -> dict[tuple[str, str], list[str]]:
     """The possible numbers of all texts, by (decimal sign, thousands separator); equal readings appear once."""
     readings: dict[tuple[str, str], list[str]] = {}
-    for marks, pattern in _PATTERNS.items():
-        if csv_format.decimal not in (None, marks[0]) or (marks[1] and csv_format.thousands not in (None, marks[1])):
+    for (decimal, thousands), pattern in _PATTERNS.items():
+        if csv_format.decimal not in (None, decimal) or (thousands and csv_format.thousands not in (None, thousands)):
             continue
         if values and all(map(pattern.fullmatch, values)):
-            numbers = [_canonical(value, marks) for value in values]
+            numbers = [_canonical(value, (decimal, thousands)) for value in values]
             if numbers not in readings.values():
-                readings[marks] = numbers
+                readings[decimal, thousands] = numbers
     if len(readings) > 1 and csv_format.thousands is not None:
         return {marks: numbers for marks, numbers in readings.items() if marks[1] == csv_format.thousands}
     return readings

@@ -86,24 +86,36 @@ def targets_of(y: Any, owner: Names, classes: int | None, kind: Kind, shape: Sha
     if kind == "regression":
         if classes is not None:
             raise DataError(f"classes: {classes}, but a regression task has none; leave it out")
-        array, n = as_numpy(y, "y"), len(owner)
-        if array.dtype.kind not in "buif" or array.ndim not in (1, 2) or len(array) != n:
-            raise DataError(f"y: expected numbers [{n}] or [{n}, targets], got {array.dtype} {list(array.shape)}")
-        table = array.reshape(n, -1).astype(np.float64 if array.dtype == np.float64 else np.float32)
-        need_finite(torch.from_numpy(table), "y", owner)
+        table = _numbers(y, owner)
         return Task.regression(table.shape[1], shape), table
     if kind == "segmentation":
-        array = as_numpy(y, "y")
-        if isinstance(shape, Mapping):
-            raise DataError("x: segmentation needs images [N, channels, height, width] in one array, got a dict")
-        if array.dtype.kind not in "bui" or array.shape != (len(owner), *shape[1:]) or len(shape) != 3:
-            expected = f"whole numbers {[len(owner), *shape[1:]]} for images x [N, channels, height, width]"
-            raise DataError(f"y: expected {expected}, got {array.dtype} {list(array.shape)}")
-        # The labels of pixels have the same rules as the labels of samples.
-        count, flat = _labels(array.reshape(-1), np.repeat(owner, max(array[0].size, 1)), classes)
-        return Task(max(count, 2), shape, "segmentation"), flat.reshape(array.shape)
+        count, labels = _pixel_labels(y, owner, classes, shape)
+        return Task(max(count, 2), shape, kind), labels
     count, labels = _labels(y, owner, 2 if kind == "risk" and classes is None else classes)
     return Task(count, shape, kind), labels
+
+
+def _numbers(y: Any, owner: Names) -> npt.NDArray[Any]:
+    """[N, targets] numbers of a floating type."""
+    array, n = as_numpy(y, "y"), len(owner)
+    if array.dtype.kind not in "buif" or array.ndim not in (1, 2) or len(array) != n:
+        raise DataError(f"y: expected numbers [{n}] or [{n}, targets], got {array.dtype} {list(array.shape)}")
+    table = array.reshape(n, -1).astype(np.float64 if array.dtype == np.float64 else np.float32)
+    need_finite(torch.from_numpy(table), "y", owner)
+    return table
+
+
+def _pixel_labels(y: Any, owner: Names, classes: int | None, shape: Shape) -> tuple[int, Rows]:
+    """(number of classes, [N, height, width] labels below that)."""
+    array = as_numpy(y, "y")
+    if isinstance(shape, Mapping):
+        raise DataError("x: segmentation needs images [N, channels, height, width] in one array, got a dict")
+    if array.dtype.kind not in "bui" or array.shape != (len(owner), *shape[1:]) or len(shape) != 3:
+        expected = f"whole numbers {[len(owner), *shape[1:]]} for images x [N, channels, height, width]"
+        raise DataError(f"y: expected {expected}, got {array.dtype} {list(array.shape)}")
+    # The labels of pixels have the same rules as the labels of samples.
+    count, labels = _labels(array.reshape(-1), np.repeat(owner, max(array[0].size, 1)), classes)
+    return count, labels.reshape(array.shape)
 
 
 def _labels(y: Any, owner: Names, classes: int | None) -> tuple[int, Rows]:

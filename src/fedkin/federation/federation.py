@@ -63,6 +63,7 @@ class Federation(Mapping[str, Client]):
             raise DataError("a federation needs at least one client")
         checked: set[tuple[int, int]] = set()
         for client in self._clients.values():
+            _check_presence(client)
             _check_changes(client)
             for now in client.phases:
                 _check_samples(client.id, "training", now.train, task, checked)
@@ -259,8 +260,8 @@ def _check_id(id: str) -> None:
         raise DataError("no client may be called 'server': records use that name for the server")
 
 
-def _check_changes(client: Client) -> None:
-    """Raise DataError unless the rounds of joining, absences and changes ascend and all have training samples."""
+def _check_presence(client: Client) -> None:
+    """Raise DataError unless the rounds of joining and of absences ascend."""
     if client.joins < 1:
         raise DataError(f"client {client.id!r} joins in round {client.joins}; rounds are numbered from 1")
     ends = [client.joins, *(round for absence in client.away for round in absence if round is not None)]
@@ -268,6 +269,10 @@ def _check_changes(client: Client) -> None:
         given = f"joins in round {client.joins} and is away in {list(client.away)}"
         expected = "expected (first, last) rounds after it, ascending, the last one None for good"
         raise DataError(f"client {client.id!r} {given}; {expected}")
+
+
+def _check_changes(client: Client) -> None:
+    """Raise DataError unless the rounds of changes ascend, and each has training samples."""
     rounds = [change.round for change in client.changes]
     if rounds != sorted(set(rounds)) or (rounds and rounds[0] < 1):
         raise DataError(f"client {client.id!r} changes in rounds {rounds}; expected ascending rounds from 1")

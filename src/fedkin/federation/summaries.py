@@ -238,13 +238,7 @@ def unlike_targets(summaries: Mapping[str, TableSummary], reading: Reading) -> d
     """
     risk = reading.kind == "risk"
     values = {id: dict.fromkeys(summaries[id].values or ()) for id in sorted(summaries)}
-    counts = Counter(value for each in values.values() for value in each)
-    commonest: dict[str, str] = {}  # spelling of each text without case and spaces
-    usual: dict[str, str] = {}  # spelling of each value
-    for value, _ in counts.most_common():
-        spelling = commonest.setdefault(value.strip().casefold(), value)
-        two_classes = not risk and any(value in each and spelling in each for each in values.values())
-        usual[value] = value if two_classes else spelling
+    usual = _usual_spellings(values.values(), risk)
     classes = [value for value, spelling in usual.items() if value == spelling][: 2 if risk else None]
     reasons = {}
     for id, each in values.items():
@@ -254,6 +248,18 @@ def unlike_targets(summaries: Mapping[str, TableSummary], reading: Reading) -> d
         elif more := [value for value in each if value not in classes]:
             reasons[id] = f"its target has {_listed(more)}, and a risk has two values, here {_listed(classes)}"
     return reasons
+
+
+def _usual_spellings(values: Collection[Collection[str]], risk: bool) -> dict[str, str]:
+    """Return how most participants write each value, the most frequent values first."""
+    counts = Counter(value for each in values for value in each)
+    commonest: dict[str, str] = {}  # spelling of each text without case and spaces
+    usual: dict[str, str] = {}
+    for value, _ in counts.most_common():
+        spelling = commonest.setdefault(value.strip().casefold(), value)
+        two_classes = not risk and any(value in each and spelling in each for each in values)
+        usual[value] = value if two_classes else spelling
+    return usual
 
 
 def _listed(values: Iterable[str]) -> str:

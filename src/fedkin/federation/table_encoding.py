@@ -175,16 +175,8 @@ def columns_of(table: pa.Table, reading: Reading, where: str = "frame") -> Colum
 
 def _roles(table: pa.Table, reading: Reading, where: str) -> list[str]:
     """Names of the columns that are not inputs; raises DataError for unknown columns, two of a name, and two roles."""
-    columns = table.column_names
     named = [*reading.roles.items(), *(("leave_out", name) for name in reading.leave_out)]
-    for role, name in named:
-        if name not in columns:
-            undivided = next((repr(column) for column in columns if any(mark in column for mark in ",;\t|")), "")
-            how = f"; if {undivided} is two, say data.delimiter" if undivided else ""
-            raise DataError(f"{where}: {role}: no column {name!r}; {nearest(name, columns)}{how}")
-    twice = sorted({name for name in columns if columns.count(name) > 1})
-    if twice:
-        raise DataError(f"{where}: two columns are called {twice[0]!r}; expected different names")
+    _check_columns(table.column_names, named, where)
     for name in (reading.target, reading.client):
         kind = table.schema.field(name).type
         if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_nested(kind):
@@ -194,6 +186,18 @@ def _roles(table: pa.Table, reading: Reading, where: str) -> list[str]:
         if first.setdefault(name, role) != role:
             raise DataError(f"{where}: {first[name]} and {role} are both {name!r}; expected different columns")
     return [name for _, name in named]
+
+
+def _check_columns(columns: list[str], named: Sequence[tuple[str, str]], where: str) -> None:
+    """Raise DataError if there is no column for a (role, name), or there are two columns of one name."""
+    for role, name in named:
+        if name not in columns:
+            undivided = [column for column in columns if set(column).intersection(",;\t|")]
+            how = f"; if {undivided[0]!r} is two, say data.delimiter" if undivided else ""
+            raise DataError(f"{where}: {role}: no column {name!r}; {nearest(name, columns)}{how}")
+    twice = sorted({name for name in columns if columns.count(name) > 1})
+    if twice:
+        raise DataError(f"{where}: two columns are called {twice[0]!r}; expected different names")
 
 
 def _names(table: pa.Table, name: str, where: str) -> Names:
@@ -697,18 +701,26 @@ def target_of(
         return Target("regression", (), total.mean, total.deviation)
     if different is None:
         raise DataError(f"{where}: a participant sent no values, and they are classes")
-    as_numbers = not text and all(is_number(value) for value in different)
-    key = _exact if as_numbers else str.casefold if kind == "risk" else str
+    key: Callable[[str], Any] = str.casefold if kind == "risk" else str
+    if not text and all(is_number(value) for value in different):
+        key = _exact
     # Sorted twice: the order of a set, which differs from process to process, must not decide between equal keys.
-    classes = tuple(sorted(sorted(map(str, different)), key=key))
+    classes = sorted(sorted(map(str, different)), key=key)
     if len(classes) < 2:
         raise DataError(f"{where} is {classes[0]!r} in every row; expected at least 2 classes")
-    if kind == "risk" and len(classes) != 2:
+    if kind == "risk":
+        _sort_event_last(classes, reading.positive, where)
+    return Target(kind, tuple(classes))
+
+
+def _sort_event_last(classes: list[str], event: str | None, where: str) -> None:
+    """Sort the event (None: as it is) behind the other value of a risk; raises DataError for other values."""
+    if len(classes) != 2:
         raise DataError(f"{where} has {len(classes)} values; a risk has two: kind='classification'?")
-    event = reading.positive if kind == "risk" else None
     if event is not None and event not in classes:
         raise DataError(f"{where}: positive: no value {event!r}; expected {classes[0]!r} or {classes[1]!r}")
-    return Target(kind, classes if event is None else tuple(sorted(classes, key=lambda value: value == event)))
+    if event == classes[0]:
+        classes.reverse()
 
 
 def kind_of(different: Collection[str], text: bool) -> Kind:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -112,20 +112,27 @@ class Regions(_OwnClients):
         clients = {id: [id] for id, size in sorted(sizes.items()) if size >= self.min_size}
         for region in sorted({group[id] for id in sizes}):
             small = sorted(id for id, size in sizes.items() if group[id] == region and size < self.min_size)
-            bundles: list[list[str]] = []
-            for place in rng(seed, self.name, region).permutation(len(small)):
-                if not bundles or sum(sizes[id] for id in bundles[-1]) >= self.min_size:
-                    bundles.append([])
-                bundles[-1].append(small[place])
-            if len(bundles) > 1 and sum(sizes[id] for id in bundles[-1]) < self.min_size:
-                left = bundles.pop()
-                bundles[-1] += left
-            for number, members in enumerate(bundles):
+            order = rng(seed, self.name, region).permutation(len(small))
+            for number, members in enumerate(self._bundles([small[place] for place in order], sizes)):
                 name = f"{region}-{number}"
                 if name in sizes:
                     raise DataError(f"scenario regions: a client of the data set is itself called {name!r}; rename it")
                 clients[name] = sorted(members)
         return clients
+
+    def _bundles(self, ids: Iterable[str], sizes: Mapping[str, int]) -> list[list[str]]:
+        """Join clients in this order; a last bundle with too few samples is added to the one before."""
+        bundles, size = list[list[str]](), self.min_size
+        for id in ids:
+            if size >= self.min_size:
+                bundles.append([])
+                size = 0
+            bundles[-1].append(id)
+            size += sizes[id]
+        if len(bundles) > 1 and size < self.min_size:
+            left = bundles.pop()
+            bundles[-1] += left
+        return bundles
 
 
 class Domains(Scenario):

@@ -65,12 +65,7 @@ class Hub(Rows):
         """Read the dataset; raises DataError naming it, the column and the row, ConfigError without datasets."""
         where = self._where(root)
         rows, is_test = self._splits(self.opened(root), where)
-        for role in ("target", "client", "group", "image", "tokens"):
-            name = getattr(self, role)
-            if name is not None and name not in rows.column_names:
-                raise DataError(f"{where}: data.{role}: no column {name!r}; {nearest(name, rows.column_names)}")
-        if odd := {_SPLIT, _WHOSE} & set(rows.column_names):
-            raise DataError(f"{where}: a column is called {odd.pop()!r}; rename it")
+        self._check_columns(rows.column_names, where)
         if self.image is None and self.tokens is None:
             return dataset_of(*self._with_split(_with_names(rows), {}, is_test), where)
         roles = {self.target, self.client, self.group, self.person, self.time, self.split}
@@ -93,6 +88,15 @@ class Hub(Rows):
         if self.client is not None:
             return dataset
         return replace(dataset, train=replace(dataset.train, client=None), test=replace(dataset.test, client=None))
+
+    def _check_columns(self, columns: list[str], where: str) -> None:
+        """Raise DataError if the column of a role is missing, or a column has a name that is added."""
+        for role in ("target", "client", "group", "image", "tokens"):
+            name = getattr(self, role)
+            if name is not None and name not in columns:
+                raise DataError(f"{where}: data.{role}: no column {name!r}; {nearest(name, columns)}")
+        if odd := {_SPLIT, _WHOSE} & set(columns):
+            raise DataError(f"{where}: a column is called {odd.pop()!r}; rename it")
 
     def _where(self, root: Path) -> str:
         """The folder, or the name on the Hub."""
