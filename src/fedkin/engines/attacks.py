@@ -62,17 +62,18 @@ class Attack:
         kind, *rest = (part.strip() for part in spec.split(":"))
         if kind not in ATTACKS:
             raise ConfigError(f"run.adversaries: no attack {kind!r}; {nearest(kind, [*ATTACKS, 'none'])}")
-        default = ATTACKS[kind]
-        fields = tuple(rest.pop(1).split("+")) if kind in FORGERS and len(rest) > 1 else ()
-        parts = ["KIND:SHARE", *["FIELD+FIELD"] * (kind in FORGERS)]
+        forges, has_strength = kind in FORGERS, ATTACKS[kind] is not None
+        form = "KIND:SHARE:FIELD+FIELD" if forges else "KIND:SHARE"
+        ways = f"{form} or {form}:STRENGTH" if has_strength else form
+        expected = ConfigError(f"run.adversaries: {spec!r}: expected {ways}")
+        fields = tuple(rest.pop(1).split("+")) if forges and len(rest) > 1 else ()
         try:
             share, *given = map(float, rest)
         except ValueError:
-            share, given = -1.0, [0.0, 0.0]
-        if len(given) > (default is not None) or (kind in FORGERS and not all(fields or [""])):
-            ways = [":".join(parts), *[":".join([*parts, "STRENGTH"])] * (default is not None)]
-            raise ConfigError(f"run.adversaries: {spec!r}: expected {' or '.join(ways)}")
-        strength = given[0] if given else 1.0 if default is None else default
+            raise expected from None
+        if len(given) > has_strength or (forges and not fields) or "" in fields:
+            raise expected
+        strength = given[0] if given else ATTACKS[kind] or 1.0
         if not 0 < share < 1 or not 0 < strength < float("inf"):
             raise ConfigError(
                 f"run.adversaries: {spec!r}: SHARE must be above 0 and below 1, STRENGTH above 0 and finite"
@@ -158,7 +159,8 @@ class Attacks:
         if any(sets is None for sets in declared):
             return
         known = sorted({name for sets in declared for fields in sets or () for name in fields})
-        for name in (name for attack in self.of(*FORGERS) for name in attack.fields):
+        forged = [name for attack in self.of(*FORGERS) for name in attack.fields]
+        for name in forged:
             if name not in known:
                 raise ConfigError(
                     f"run.adversaries: no message of {method.name!r} has a field {name!r}; {nearest(name, known)}"
@@ -269,22 +271,15 @@ class Forgery:
 
     def _forged(self, attack: Attack, own: Message, victims: Sequence[Message], key: tuple[str, int, str]) -> Message:
         """Return this message with the victim's fields in place of its own."""
-        fields = {name: victims[0][name] for name in attack.fields if name in own and name in victims[0]} \
-            if victims else {}  # fmt: skip
+        if not victims:
+            return own
+        fields = {name: victims[0][name] for name in attack.fields if name in own and name in victims[0]}
         for name, value in fields.items():
             if attack.kind == "group-mean":
                 like = [v[name] for v in victims if name in v and _form(v[name]) == _form(value)]
                 fields[name] = _mean(like)
             elif attack.kind == "mimic":
-                draw = rng(self.seed, *key, name, "mimic")
-
-                def blurred(leaf: Any, draw: Any = draw) -> Any:
-                    if not isinstance(leaf, Tensor) or not leaf.is_floating_point():
-                        return leaf
-                    e = torch.from_numpy(draw.normal(size=tuple(leaf.shape))).to(leaf)
-                    return torch.add(leaf, attack.strength * leaf.norm() / e.norm().clamp(min=1e-12) * e)
-
-                fields[name] = codec.mapped(value, blurred)
+                fields[name] = _blurred(value, attack.strength, rng(self.seed, *key, name, "mimic"))
         return Message(**{**own, **fields}) if fields else own
 
     def _colluded(self, attack: Attack, own: Mapping[str, Message], asked: Mapping[str, Message]) -> dict[str, Message]:
@@ -354,6 +349,18 @@ def _form(value: Any) -> Any:
     if isinstance(value, Mapping):
         return tuple((name, _form(item)) for name, item in value.items())
     return type(value).__name__
+
+
+def _blurred(value: Any, strength: float, draw: np.random.Generator) -> Any:
+    """Return the value with noise in each tensor of floats, of `strength` times the tensor's length."""
+
+    def blur(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor) or not leaf.is_floating_point():
+            return leaf
+        e = torch.from_numpy(draw.normal(size=tuple(leaf.shape))).to(leaf)
+        return torch.add(leaf, strength * leaf.norm() / e.norm().clamp(min=1e-12) * e)
+
+    return codec.mapped(value, blur)
 
 
 def _mean(values: Sequence[Any]) -> Any:

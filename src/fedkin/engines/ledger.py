@@ -117,21 +117,24 @@ class Ledger:
             os.truncate(path, whole)
         for number, text in enumerate(data[:whole].splitlines(), 1):
             try:
-                line = json_of(text.decode())
-                share = float(line["share"])
-                if not (type(line["count"]) is int and line["count"] > 0 and math.isfinite(line["noise"])):
-                    raise ValueError("not a number of releases")
-                if not 0 < line.get("rate", 1) <= 1 or ("rate" in line and line["noise"] <= 0):
-                    raise ValueError("not steps of training")
-                if not 0 <= share <= 1:
-                    raise ValueError("not a share of a signature")
-                named = {name: str(line[name]) for name in ("run", "at")}
-                yield {**line, **named, "noise": float(line["noise"]), "share": share}
+                yield _checked_line(json_of(text.decode()))
             except (ValueError, KeyError, TypeError) as error:
                 raise RunError(
                     f"{path}: line {number} is damaged ({error_text(error)}), so that nobody knows how much was "
                     "released; put the file back as it was"
                 ) from None
+
+
+def _checked_line(line: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a line of the ledger in its types; raises ValueError, KeyError or TypeError for impossible counts."""
+    share, training = float(line["share"]), "rate" in line
+    if not (type(line["count"]) is int and line["count"] > 0 and math.isfinite(line["noise"])):
+        raise ValueError("not a number of releases")
+    if training and not (0 < line["rate"] <= 1 and line["noise"] > 0):
+        raise ValueError("not steps of training")
+    if not 0 <= share <= 1:
+        raise ValueError("not a share of a signature")
+    return {**line, "run": str(line["run"]), "at": str(line["at"]), "noise": float(line["noise"]), "share": share}
 
 
 class Page:

@@ -157,7 +157,7 @@ def clipped_fields(
 
     clipped: whether fields are clipped at all; otherwise only signatures have noise.
     """
-    fields = next((fields for fields in declared or () if set(names) <= set(fields)), None)
+    fields = _fields_with(names, declared)
     if fields is None and not clipped:
         return {}
     if fields is None:
@@ -173,14 +173,18 @@ def clipped_fields(
                 "protect; choose another method, or a rule for groups that is not 'same', or noise on signatures alone "
                 "(signature_epsilon; docs/privacy.md)"
             )
-        if not clipped:
-            continue
-        if isinstance(form, Integer) and callable(form.high):
+        if clipped and isinstance(form, Integer) and callable(form.high):
             raise RunError(
                 f"phase {phase!r}: {name!r} is a choice that a client makes by its samples, and noise cannot protect a "
                 "choice; choose another method (docs/privacy.md)"
             )
-    return {name: form for name, form in forms.items() if clipped and form.is_float and not isinstance(form, Noised)}
+    floats = {name: form for name, form in forms.items() if form.is_float and not isinstance(form, Noised)}
+    return floats if clipped else {}
+
+
+def _fields_with(names: Collection[str], declared: Sequence[Fields] | None) -> Fields | None:
+    """Return the first declared fields that have all these names; None if there are none."""
+    return next((fields for fields in declared or () if set(names) <= set(fields)), None)
 
 
 def check_trained(phase: str, declared: Sequence[Fields] | None, names: Collection[str], signed: bool) -> None:
@@ -188,14 +192,16 @@ def check_trained(phase: str, declared: Sequence[Fields] | None, names: Collecti
 
     names: the fields that are sent. signed: whether signatures have noise.
     """
-    fields = next((fields for fields in declared or () if set(names) <= set(fields)), None)
-    if fields is None and names:
+    if not names:
+        return
+    fields = _fields_with(names, declared)
+    if fields is None:
         raise RunError(
             f"phase {phase!r}: privacy.sample_epsilon needs phases that declare what they send: write @phase(...), or "
             "`shares`"
         )
     for name in names:
-        form = fields[name] if fields else None
+        form = fields[name]
         form = form.form if isinstance(form, Sometimes) else form
         if not isinstance(form, Weights) and form != COUNT and not (signed and isinstance(form, Noised)):
             raise RunError(

@@ -202,16 +202,20 @@ class Releases:
             sent = released(message, parts, self.privacy, self.source(id, round, f"{phase} {step}"))
             if self.store is not None and count:
                 self.store.keep(at, round, count, {part.name: sent[part.name] for part in parts})
-        seen = record.get("open", {}).get(phase, [])
-        # Privately trained parameters have their noise already.
-        learned = self.privacy.sample_epsilon is not None
-        forms = [item for fields in self.setup.method.declared(phase) or () for item in fields.items()]
-        kept = {name for name, form in forms if learned and form.is_parameters}
-        kept |= {part.name for part in parts} | self._noised(phase).keys()
-        open = sorted({*seen, *message} - kept)
         record["releases"] = self._before(record)[0] + (count if self.store is None else 0)
-        record["open"] = {**record.get("open", {}), **({phase: open} if open else {})}
+        self._add_open(release, message, parts)
         return sent
+
+    def _add_open(self, release: ReleaseContext, message: Message, parts: list[Part]) -> None:
+        """Record the fields of a message that leave the client without protection."""
+        phase, record = release.phase, release.record
+        protected = {part.name for part in parts} | self._noised(phase).keys()
+        if self.privacy.sample_epsilon is not None:  # privately trained parameters have their noise already
+            for fields in self.setup.method.declared(phase) or ():
+                protected |= {name for name, form in fields.items() if form.is_parameters}
+        before = record.get("open", {})
+        open = sorted({*before.get(phase, []), *message} - protected)
+        record["open"] = {**before, phase: open} if open else {**before}
 
     def _noised(self, phase: str) -> dict[str, float]:
         """Return the share in the signature of each of its fields in this phase."""

@@ -7,7 +7,7 @@ replies. Messages that do not arrive or are refused, and replies of clients that
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar, TypeVar, cast
@@ -99,17 +99,22 @@ class Exchange:
         least = self.setup.privacy.min_members
         sums = {group: GroupSum(mean, ask.phase, asked, least) for group, asked in sorted(groups.items())}
         for step in STEPS:
-            messages = {id: message for group_sum in sums.values() for id, message in group_sum.messages(step).items()}
-            answers = self._asked(Ask(step, messages), round, turn) if messages else {}
-            for group_sum in sums.values():
-                if not group_sum.failed:
-                    group_sum.take(step, {id: answers[id] for id in group_sum.asked if id in answers})
+            self._step_sums(step, sums.values(), round, turn)
         averaged = AveragedReplies(mean)
-        for id, reply in self._asked(Ask(ask.phase, alone), round, turn).items() if alone else ():
-            averaged.add(id, reply)
+        if alone:
+            for id, reply in self._asked(Ask(ask.phase, alone), round, turn).items():
+                averaged.add(id, reply)
         for group, group_sum in sums.items():
             self._add_sum(averaged, group, group_sum, round)
         return averaged
+
+    def _step_sums(self, step: str, sums: Collection[GroupSum], round: int, turn: int) -> None:
+        """Send the requests of a step of all sums together, and give each sum its answers."""
+        messages = {id: message for group_sum in sums for id, message in group_sum.messages(step).items()}
+        answers = self._asked(Ask(step, messages), round, turn) if messages else {}
+        for group_sum in sums:
+            if not group_sum.failed:
+                group_sum.take(step, {id: answers[id] for id in group_sum.asked if id in answers})
 
     def _add_sum(self, averaged: AveragedReplies, group: str, group_sum: GroupSum, round: int) -> None:
         """Add the mean of a group, or note that its members are missing."""

@@ -277,14 +277,7 @@ class Member:
 
     def masked(self, message: Message, reply: Message) -> Message:
         """Return a reply with its summed field masked."""
-        for text, data in message["shares"].items():
-            sender = int(text)
-            if sender not in self.near:
-                raise MethodError("shares from one that is no neighbour")
-            both = masks.opened(self._secret(sender), bytes_of(data), self._about(sender, self.place))
-            self.held[sender] = both[:SHARE_BYTES], both[SHARE_BYTES:]
-        if len(self.held) < threshold(len(self.near)):
-            raise MethodError(f"shares of {len(self.held)} members, fewer than {threshold(len(self.near))}")
+        self._hold(message["shares"])
         mean = Mean(str(message["field"]), str(message["weight"]) or None)
         weight = mean.weigh(reply)
         if not 0 <= weight <= self.size:
@@ -302,6 +295,17 @@ class Member:
         counters = {name: tensor for name, tensor in params.items() if not tensor.is_floating_point()}
         more = {"counters": counters} if counters else {}
         return Message(**rest, **more, masked=torch.from_numpy(words.view(np.int64)))
+
+    def _hold(self, shares: Mapping[str, Tensor]) -> None:
+        """Keep the neighbours' shares; raises MethodError if these are too few."""
+        for text, data in shares.items():
+            sender = int(text)
+            if sender not in self.near:
+                raise MethodError("shares from one that is no neighbour")
+            both = masks.opened(self._secret(sender), bytes_of(data), self._about(sender, self.place))
+            self.held[sender] = both[:SHARE_BYTES], both[SHARE_BYTES:]
+        if len(self.held) < threshold(len(self.near)):
+            raise MethodError(f"shares of {len(self.held)} members, fewer than {threshold(len(self.near))}")
 
     def survivors(self, message: Message) -> Message:
         """Return a signature of the list of the members whose masked numbers arrived."""

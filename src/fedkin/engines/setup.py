@@ -19,7 +19,7 @@ from fedkin.engines.privacy import Privacy, noised_in
 from fedkin.errors import ConfigError, MethodError, imported
 from fedkin.federation import Federation, Task
 from fedkin.flow import AnyMethod, Method, PeerMethod, ServerMethod
-from fedkin.forms import Context, Weights
+from fedkin.forms import Context, Fields, Weights
 from fedkin.graph.network import check_network
 from fedkin.keys import key, rng
 from fedkin.learning.devices import checked
@@ -214,14 +214,8 @@ class Setup:
             self._check_sums()
         if self.privacy.signature_epsilon:
             self._check_signatures()
-        if self.privacy.sample_epsilon and (self.training.class_weights is not None or not self.method.weighs_classes):
-            what = "training.class_weights" if self.method.weighs_classes else f"method {self.method.name!r}"
-            raise ConfigError(
-                f"privacy.sample_epsilon: with {what} a sample's loss depends on other samples, so that its gradient "
-                "is not its own; leave one of them out"
-            )
-        if self.privacy.sample_epsilon and self.training.batch_size != "all":
-            need_accountant()
+        if self.privacy.sample_epsilon:
+            self._check_private_training()
         if isinstance(self.clients, Federation):
             Attacks.parse(self.engine.adversaries).check(self.method, self.clients)
 
@@ -235,19 +229,20 @@ class Setup:
         most, private = int(self.engine.message_limit_mb * 2**20), self.privacy.signature_epsilon is not None
         return Context(self.method, net, self.task, self.engine.largest_n, most, asked or {}, private)
 
+    def _sent_fields(self) -> list[Fields]:
+        """Return the declared fields of all messages that clients send, one dict for each way to send a message."""
+        phases = self.method.shares if isinstance(self.method, PeerMethod) else self.method.phases()
+        return [fields for phase in phases for fields in self.method.declared(phase) or ()]
+
     def sent_buffers(self, net: Net) -> list[str]:
         """Return the names of the buffers of a net in the messages that clients send."""
-        phases = self.method.shares if isinstance(self.method, PeerMethod) else self.method.phases()
-        sets = [self.method.declared(phase) or () for phase in phases]
-        forms = [form.bare for each in sets for fields in each for form in fields.values()]
+        forms = [form.bare for fields in self._sent_fields() for form in fields.values()]
         sent = {name for form in forms if isinstance(form, Weights) for name in form.names(net)}
         return [name for name in net.initial if name in sent and name not in net.trainable]
 
     def _check_signatures(self) -> None:
         """Raise ConfigError if the method's clients send no signatures."""
-        phases = [] if isinstance(self.method, PeerMethod) else self.method.phases()
-        sets = [self.method.declared(phase) or () for phase in phases]
-        if not any(noised_in(fields) for each in sets for fields in each):
+        if isinstance(self.method, PeerMethod) or not any(map(noised_in, self._sent_fields())):
             raise ConfigError(
                 f"privacy.signature_epsilon: clients of method {self.method.name!r} send no signature; leave it out, "
                 "or choose a method with groups from tests, such as kin"
@@ -260,8 +255,7 @@ class Setup:
             raise ConfigError(
                 f"privacy.secure_sums: method {self.method.name!r} has no server that could sum; leave it out"
             )
-        phases = [self.method.declared(phase) or () for phase in self.method.phases()]
-        forms = [form for sets in phases for fields in sets for form in fields.values()]
+        forms = [form for fields in self._sent_fields() for form in fields.values()]
         if forms and not any(form.is_parameters for form in forms):
             raise ConfigError(
                 f"privacy.secure_sums: clients of method {self.method.name!r} send no parameters, and what they send "
@@ -272,6 +266,17 @@ class Setup:
                 "privacy.secure_sums: the server sees no reply by itself, and so no attack; leave out run.adversaries, "
                 "or secure_sums"
             )
+
+    def _check_private_training(self) -> None:
+        """Raise ConfigError if a sample's gradient depends on other samples, or the accountant is not installed."""
+        if self.training.class_weights is not None or not self.method.weighs_classes:
+            what = "training.class_weights" if self.method.weighs_classes else f"method {self.method.name!r}"
+            raise ConfigError(
+                f"privacy.sample_epsilon: with {what} a sample's loss depends on other samples, so that its gradient "
+                "is not its own; leave one of them out"
+            )
+        if self.training.batch_size != "all":
+            need_accountant()
 
     def _check_views(self) -> None:
         """Raise ConfigError if the task does not allow augmented views, or the method makes its own."""

@@ -539,7 +539,24 @@ class LocalSite(Site):
         tests, names = {id: self.now[id].test for id in models}, _model_names(models)
         self.score_keys = {id: (names[id], builtins.id(tests[id])) for id in models}
         self.scored = {at: self.scored[at] for at in self.score_keys.values() if at in self.scored}
-        jobs, errors = self._score_jobs(models, names), dict[Hashable, FedkinError]()
+        errors = self._run_score_jobs(self._score_jobs(models, names), models, tests)
+        scores: dict[str, Score] = {}
+        for id, at in self.score_keys.items():
+            if at in errors:
+                self.failures.note(errors[at], id, "evaluate")
+                continue
+            params, test, score = self.scored[at]
+            if setup.measures and not score.further:
+                score = score._replace(further=values(setup.measures, setup.net_of(id), params, test, id))
+                self.scored[at] = params, test, score
+            scores[id] = score
+        return scores
+
+    def _run_score_jobs(
+        self, jobs: list[ScoreJob], models: Mapping[str, Params], tests: Mapping[str, Samples]
+    ) -> dict[Hashable, FedkinError]:
+        """Add the scores of these jobs to `scored`; returns errors, by the key of the score that is missing."""
+        errors: dict[Hashable, FedkinError] = {}
         while jobs:
             again: list[ScoreJob] = []
             for job, results in self.executor.run(jobs):
@@ -553,17 +570,7 @@ class LocalSite(Site):
                 else:
                     errors[self.score_keys[job.ids[0]]] = results
             jobs = again
-        scores: dict[str, Score] = {}
-        for id, at in self.score_keys.items():
-            if at in errors:
-                self.failures.note(errors[at], id, "evaluate")
-                continue
-            params, test, score = self.scored[at]
-            if setup.measures and not score.further:
-                score = score._replace(further=values(setup.measures, setup.net_of(id), params, test, id))
-                self.scored[at] = params, test, score
-            scores[id] = score
-        return scores
+        return errors
 
     def scored_model(self, id: str) -> Params:
         """Return this client's model in the last scoring."""
