@@ -33,6 +33,8 @@ from fedkin.records.files import read_json, write_bytes, write_json
 from fedkin.running.experiment import Experiment, without_none
 from fedkin.running.loop import run_experiment
 
+# Called with a step in words, the number of its parts that are done, and of all.
+Progress = Callable[[str, int, int], None]
 # The file with the data and settings of the runs in a folder.
 PLAN_FILE = "advice-plan.json"
 # For this many clients, training all coalitions takes about as long as everything else.
@@ -59,7 +61,7 @@ def advise(
     *,
     rows: Mapping[str, Rows] | None = None,
     folder: Path | None = None,
-    progress: Callable[[str, int, int], None] = lambda step, done, total: None,
+    progress: Progress = lambda step, done, total: None,
     goes_on: Callable[[int], bool] = lambda rate: True,
     partners: int = 0,
 ) -> Advice:
@@ -80,7 +82,7 @@ def advise(
         bench = replace(bench, training=bench.training.model_copy(update={"rounds": plan.rounds}))
     check(federation)
     judgeable = _judgeable(federation, plan, bench.seed, rows or {})
-    _check_number(federation, judgeable)
+    _check_enough(federation, judgeable)
     renamed = judgeable.renamed(federation)
     progress("candidates", 0, 1)
     splits = _candidates_by_split(renamed, judgeable.folds, bench.seed)
@@ -115,15 +117,13 @@ def _candidates_by_split(federation: Federation, folds: Mapping[str, Folds], see
 
 
 def _validate(
-    work: Work, plan: Plan, folder: Path | None, progress: Callable[[str, int, int], None],
-    goes_on: Callable[[int], bool],
-) -> tuple[Work, Plan, Outputs]:  # fmt: skip
+    work: Work, plan: Plan, folder: Path | None, progress: Progress, goes_on: Callable[[int], bool]
+) -> tuple[Work, Plan, Outputs]:
     """Do the runs; returns the work and the plan without rates for which there was no time, and the outcomes."""
     if folder is not None:
         _claim(folder, _identity(work, plan))
-    outputs = work.run_all(
-        None if folder is None else folder / "folds", lambda done, total: progress("validation", done, total), goes_on
-    )
+    place = None if folder is None else folder / "folds"
+    outputs = work.run_all(place, lambda done, total: progress("validation", done, total), goes_on)
     tried = 1 + max(rate for rate, _, _ in outputs)
     if tried < len(plan.rates):
         plan = replace(plan, rates=plan.rates[:tried])
@@ -152,9 +152,8 @@ def check(federation: Federation) -> None:
         raise ConfigError("advice is for classification, risk and regression; this task is segmentation")
     for client in federation.values():
         if not client.still:
-            raise ConfigError(
-                f"advice is for data that stand still; client {client.id!r} joins later, leaves or changes"
-            )
+            why = f"client {client.id!r} joins later, leaves or changes"
+            raise ConfigError(f"advice is for data that stand still; {why}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,7 +195,7 @@ def _judgeable(federation: Federation, plan: Plan, seed: int, rows: Mapping[str,
     return _Judgeable(ids, folds, unknown)
 
 
-def _check_number(federation: Federation, judgeable: _Judgeable) -> None:
+def _check_enough(federation: Federation, judgeable: _Judgeable) -> None:
     """Raise DataError if fewer than two clients can be judged."""
     if len(federation.seen) < 2:
         raise DataError(f"advice compares clients, and here is only {', '.join(federation.seen)}; expected at least 2")
@@ -265,9 +264,8 @@ def _marks(
 
 
 def _partner_values(
-    work: Work, names: Mapping[str, str], rate: int, folds: int, shape: Shape, folder: Path | None,
-    progress: Callable[[str, int, int], None],
-) -> PartnerValues:  # fmt: skip
+    work: Work, names: Mapping[str, str], rate: int, folds: int, shape: Shape, folder: Path | None, progress: Progress
+) -> PartnerValues:
     """Compute what each partner adds, from models of coalitions at this rate, by `names`; shape: the chosen one."""
     ids = sorted(work.federation)
     groups = {id: frozenset({id, *shape.partners(id)}) for id in ids}
@@ -315,11 +313,12 @@ def _trials(
 
 def _advice(
     federation: Federation, bench: Bench, judgeable: _Judgeable, judged: Judged, shape: Shape, strength: Strength,
-    rates: Sequence[float], number: int, progress: Callable[[str, int, int], None],
+    rates: Sequence[float], number: int, progress: Progress,
 ) -> Advice:  # fmt: skip
     """Combine the choice with the test figures of the final models; number: of the shape's rate."""
     shape = shape.renamed(judgeable.ids)
-    gains, whole = ({judgeable.ids[name]: one for name, one in of.items()} for of in (judged.gains, judged.whole))
+    gains = {judgeable.ids[name]: gain for name, gain in judged.gains.items()}
+    whole = {judgeable.ids[name]: gain for name, gain in judged.whole.items()}
     takes = {judgeable.ids[name] for name in judged.takes}
     rate, local_rate = rates[number], rates[judged.local_option]
     # Do not train a model that no member of its group should use.
@@ -442,9 +441,8 @@ class Budget:
     def _tests(self, federation: Federation, bench: Bench) -> tuple[float, int]:
         """(seconds to find the candidates, the largest number of different ones)."""
         task = federation.task
-        samples = {
-            id: client.train for id, client in federation.items() if enough_for_verdict(task, client.train.labels())[0]
-        }
+        samples = {id: client.train for id, client in federation.items()}
+        samples = {id: train for id, train in samples.items() if enough_for_verdict(task, train.labels())[0]}
         begun = self._clock()
         shapes, _ = shapes_of(samples, task, bench.seed)
         # Candidates that are equal here may differ in other folds. Heads take less time than a run.
@@ -485,13 +483,13 @@ def rows_of(
     unit = when = None
     if together is not None:
         values = [repr(value) for value in texts(table, together)]
-        unit = np.unique(np.array(values), return_inverse=True)[1].reshape(-1)[train]
+        unit = np.unique(np.array(values), return_inverse=True)[1].reshape(-1)
     if source.time is not None:
-        when = numbers(table, source.time)[train]
-    rows_by_id = {}
+        when = numbers(table, source.time)
+    facts, rows_by_id = Rows(unit, when).take(train), {}
     for id, client in federation.items():
         rows = slice(None) if client.train.rows is None else client.train.rows.numpy()
-        rows_by_id[id] = Rows(None if unit is None else unit[rows], None if when is None else when[rows])
+        rows_by_id[id] = facts.take(rows)
     return rows_by_id
 
 
@@ -506,7 +504,7 @@ def recommend(
     budget: Budget | None = None,
     together: str | None = None,
     partners: bool | None = None,
-    progress: Callable[[str, int, int], None] = lambda step, done, total: None,
+    progress: Progress = lambda step, done, total: None,
 ) -> Advice:
     """Advise on an experiment's data; writes advice.json, recommended.toml, and the runs `local` and `given`.
 

@@ -220,7 +220,7 @@ def _limit_of_coefficients(clients: int, task: Task) -> str:
 
 
 def _by_coefficients(coefficients: Mapping[str, Coefficients]) -> dict[str, Shape]:
-    """The candidate "coefficients"; and "neighbours", unless clients have the same neighbours as these have."""
+    """The candidates "coefficients" and, if clients with equal coefficients are no separate groups, "neighbours"."""
     labels, near, differs = grouped(coefficients), alike(coefficients), ("labels given inputs",)
     shapes = {"coefficients": Shape.of_labels(labels, differs if len(set(labels.values())) > 1 else ())}
     rows = {id: tuple(sorted((id, *others))) for id, others in near.items()}

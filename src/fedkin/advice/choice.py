@@ -24,6 +24,8 @@ from fedkin.analysis.paired import Outcomes, enough
 from fedkin.tasks import Task
 
 Values = npt.NDArray[np.float64]
+# A candidate, and the number of its option.
+Option = tuple[str, int]
 
 # The squared error of a diverged model: worse than any other, but with a finite variance, so that its rate loses
 # against rates without divergence.
@@ -202,6 +204,14 @@ def _between(g: Values, v: Values, x: Values) -> float:
     return max(0.0, (float((w * np.square(rest)).sum()) - (len(g) - x.shape[1])) / scale) if scale > 0 else 0.0
 
 
+class _Rating(NamedTuple):
+    """A candidate with its best option: the clients that would take it, and their total gain over local training."""
+
+    option: Option
+    taken: frozenset[str]
+    worth: float
+
+
 @dataclass(frozen=True, eq=False)
 class Trials:
     """The marks of all models.
@@ -221,9 +231,7 @@ class Trials:
         """The sorted ids of all clients."""
         return sorted(self.marks[self.candidates[0]][0])
 
-    def gain(
-        self, mine: Sequence[tuple[str, int]], theirs: Sequence[tuple[str, int]], id: str, folds: Sequence[int]
-    ) -> Estimate | None:
+    def gain(self, mine: Sequence[Option], theirs: Sequence[Option], id: str, folds: Sequence[int]) -> Estimate | None:
         """A client's gain of `mine` over `theirs`, each with one (candidate, option) per fold."""
         first, second = list[Marks](), list[Marks]()
         for fold, (name, option), (other, its) in zip(folds, mine, theirs, strict=True):
@@ -234,8 +242,8 @@ class Trials:
         return gain_over(first, second)
 
     def gains(
-        self, mine: tuple[str, int], theirs: tuple[str, int], ids: Iterable[str], folds: Sequence[int]
-    ) -> dict[str, Estimate | None]:  # fmt: skip
+        self, mine: Option, theirs: Option, ids: Iterable[str], folds: Sequence[int]
+    ) -> dict[str, Estimate | None]:
         """The gain of each of these clients with `mine` (candidate, option) over `theirs`, on all these folds."""
         return {id: self.gain([mine] * len(folds), [theirs] * len(folds), id, folds) for id in sorted(ids)}
 
@@ -249,27 +257,22 @@ class Trials:
             totals.append(float((weight * g).sum() / weight.sum()) if len(v) else 0.0)
         return int(np.argmax(totals))
 
-    def best(self, folds: Sequence[int]) -> tuple[str, int]:
+    def best(self, folds: Sequence[int]) -> Option:
         """The best (candidate, option) other than local training, if clients may decline it.
 
         Among candidates within one standard error of the best, take the first one.
         """
         local = (self.candidates[0], self.option(self.candidates[0], folds))
-        ratings: dict[str, tuple[int, frozenset[str], float]] = {}
+        ratings = []
         for name in self.candidates[1:]:
-            option = self.option(name, folds)
-            gains = self.gains((name, option), local, self.shares[name], folds)
+            option = name, self.option(name, folds)
+            gains = self.gains(option, local, self.shares[name], folds)
             taken = frozenset(id for id, one in shrunk(gains).items() if one.value > 0)
-            ratings[name] = option, taken, self._worth((name, option), local, taken, folds)[0]
-        top = max(ratings, key=lambda name: ratings[name][2])
-        return next(
-            (name, ratings[name][0]) for name in self.candidates[1:]
-            if name == top or self._level(ratings, name, top, local, folds)
-        )  # fmt: skip
+            ratings.append(_Rating(option, taken, self._worth(option, local, taken, folds)[0]))
+        top = max(ratings, key=lambda rating: rating.worth)
+        return next(one.option for one in ratings if one is top or self._level(one, top, local, folds))
 
-    def _worth(
-        self, mine: tuple[str, int], theirs: tuple[str, int], ids: Collection[str], folds: Sequence[int]
-    ) -> tuple[float, float]:
+    def _worth(self, mine: Option, theirs: Option, ids: Collection[str], folds: Sequence[int]) -> tuple[float, float]:
         """The total gain over these clients, and its variance; surer gains have more weight, within limits."""
         g, v = _known(self.gains(mine, theirs, ids, folds))
         if not len(v):
@@ -279,17 +282,14 @@ class Trials:
         weight = weight / weight.sum() * len(v)
         return float((weight * g).sum()), float((np.square(weight) * v).sum())
 
-    def _level(
-        self, ratings: Mapping[str, tuple[int, frozenset[str], float]], name: str, top: str, local: tuple[str, int],
-        folds: Sequence[int],
-    ) -> bool:  # fmt: skip
+    def _level(self, one: _Rating, top: _Rating, local: Option, folds: Sequence[int]) -> bool:
         """Whether a candidate is at most one standard error below `top`, if clients that do better alone decline."""
         behind, variance = 0.0, 0.0
-        first, second = (top, ratings[top][0]), (name, ratings[name][0])
-        both = ratings[top][1] & ratings[name][1]
-        for mine, theirs, ids in (
-            (first, second, both), (first, local, ratings[top][1] - both), (local, second, ratings[name][1] - both),
-        ):  # fmt: skip
+        comparisons = (
+            (top.option, one.option, top.taken & one.taken), (top.option, local, top.taken - one.taken),
+            (local, one.option, one.taken - top.taken),
+        )  # fmt: skip
+        for mine, theirs, ids in comparisons:
             value, error = self._worth(mine, theirs, ids, folds)
             behind, variance = behind + value, variance + error
         return behind <= math.sqrt(variance)

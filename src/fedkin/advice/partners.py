@@ -37,17 +37,23 @@ def coalitions_of(groups: Iterable[Coalition], ids: Sequence[str], seed: int) ->
     coalitions = {frozenset(ids)}
     for group in set(groups):
         members = sorted(group)
-        base = [frozenset(some) for size in range(1, len(members) + 1) for some in combinations(members, size)]
         if len(members) > EXACT:
-            draw = rng(seed, "partners", *members)
+            coalitions |= _drawn(members, seed)
             base = [group, *(frozenset({id}) for id in members)]
-            for _ in range(ORDERS):
-                order = [members[place] for place in draw.permutation(len(members))]
-                coalitions |= {frozenset(order[:size]) for size in range(2, len(members))}
-            coalitions |= {group - {id} for id in members}
-        coalitions |= {coalition | {id} for coalition in base for id in (*members[:1], *ids)}
-        coalitions |= set(base)
+        else:
+            base = [frozenset(some) for size in range(1, len(members) + 1) for some in combinations(members, size)]
+        coalitions |= {coalition | {id} for coalition in base for id in ids}
     return sorted((each for each in coalitions if len(each) > 1), key=lambda each: (-len(each), sorted(each)))
+
+
+def _drawn(members: Sequence[str], seed: int) -> set[Coalition]:
+    """The first members of random orders, and the group without each member."""
+    draw = rng(seed, "partners", *members)
+    coalitions = {frozenset(members) - {id} for id in members}
+    for _ in range(ORDERS):
+        order = [members[place] for place in draw.permutation(len(members))]
+        coalitions |= {frozenset(order[:size]) for size in range(2, len(members))}
+    return coalitions
 
 
 def shapes_of(coalitions: Iterable[Coalition]) -> list[Shape]:

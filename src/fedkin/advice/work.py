@@ -50,6 +50,11 @@ class Rows:
     together: Labels | None = None
     when: npt.NDArray[np.float64] | None = None
 
+    def take(self, rows: Any) -> Rows:
+        """The facts about these samples only."""
+        together = None if self.together is None else self.together[rows]
+        return Rows(together, None if self.when is None else self.when[rows])
+
 
 @dataclass(frozen=True, eq=False)
 class Folds:
