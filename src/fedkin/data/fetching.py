@@ -131,7 +131,9 @@ def _download(file: File, place: Path, say: Callable[[str], None]) -> None:
 def _received(url: str, part: Path, say: Callable[[str], None]) -> None:
     """Download what `part` still lacks of the file at `url`."""
     have = part.stat().st_size if part.exists() else 0
-    headers = {"User-Agent": "fedkin", **({"Range": f"bytes={have}-"} if have else {})}
+    headers = {"User-Agent": "fedkin"}
+    if have:
+        headers["Range"] = f"bytes={have}-"
     try:
         answer = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=_WAIT)
     except urllib.error.HTTPError as error:
@@ -139,18 +141,20 @@ def _received(url: str, part: Path, say: Callable[[str], None]) -> None:
             raise
         # The file is complete, or `part` is of another file: the checksum will tell.
         return
-    goes_on = answer.status == http.HTTPStatus.PARTIAL_CONTENT
+    if answer.status == http.HTTPStatus.PARTIAL_CONTENT:
+        mode, goes_on = "ab", "goes on, "
+    else:
+        mode, goes_on, have = "wb", "", 0
     length = answer.headers.get("Content-Length")
-    say(f"{url}: {'goes on, ' if goes_on else ''}{int(length):,} bytes" if length else url)
-    have = have if goes_on else 0
-    end = have + int(length) if length else None
-    with answer, part.open("ab" if goes_on else "wb") as file:
+    say(f"{url}: {goes_on}{int(length):,} bytes" if length else url)
+    end = have + int(length or 0)
+    with answer, part.open(mode) as file:
         while piece := answer.read(_CHUNK):
             have += len(piece)
             if have > _LARGEST:
                 raise OSError(f"more than {_LARGEST >> 30} GiB")
             file.write(piece)
-    if end is not None and have < end:
+    if have < end:
         raise OSError(f"the connection was cut after {have:,} of {end:,} bytes")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -118,10 +118,10 @@ def inspect(table: pa.Table, reading: Reading, where: str = "frame") -> Inspecti
     arrays = encoded(table, reading, where)
     inputs = [_Column.of(table, name, kind) for name, kind in arrays.encoding.kinds.items()]
     findings = [finding for column in inputs for finding in _column_findings(table, column)]
-    named = {name for finding in findings if finding.kind in (*_USELESS, "text") for name in finding.about}
+    named = _columns_in(findings, *_USELESS, "text")
     rare = all_rare_columns(table, arrays.encoding, reading.least).items()
     findings += [Finding("text", text, (name,)) for name, text in rare if name not in named]
-    useless = {name for finding in findings if finding.kind in _USELESS for name in finding.about}
+    useless = set(_columns_in(findings, *_USELESS))
     useful = [column for column in inputs if column.name not in useless]
     findings += [
         *_code_findings(table, reading, useless),
@@ -139,8 +139,13 @@ def inspect(table: pa.Table, reading: Reading, where: str = "frame") -> Inspecti
 
 def without(reading: Reading, inspection: Inspection) -> Reading:
     """The reading without columns that are ids or constant."""
-    useless = [name for finding in inspection.findings if finding.kind in _USELESS for name in finding.about]
+    useless = _columns_in(inspection.findings, *_USELESS)
     return reading.model_copy(update={"leave_out": (*reading.leave_out, *useless)})
+
+
+def _columns_in(findings: Iterable[Finding], *kinds: str) -> list[str]:
+    """The columns that findings of these kinds are about."""
+    return [name for finding in findings if finding.kind in kinds for name in finding.about]
 
 
 def _facts(table: pa.Table, arrays: Encoded) -> Iterator[ClientFacts]:
@@ -160,8 +165,10 @@ def _facts(table: pa.Table, arrays: Encoded) -> Iterator[ClientFacts]:
 def _column_findings(table: pa.Table, column: _Column) -> Iterator[Finding]:
     """Ids, constants, numbers written as texts, mostly missing values."""
     name, rows, category = column.name, table.num_rows, column.values is None
-    known = int(column.often.sum()) if category else len(column.known)
-    different = len(column.texts) if category else len(np.unique(column.known))
+    if category:
+        known, different = int(column.often.sum()), len(column.texts)
+    else:
+        known, different = len(column.known), len(np.unique(column.known))
     if known < (1 - _MISSING) * rows:
         yield Finding("missing", f"column {name!r} is empty in {1 - known / rows:.0%} of the rows", (name,))
     if different < 2:
@@ -419,7 +426,7 @@ def _at_one_client(column: _Column, client: Labels) -> npt.NDArray[np.bool_]:
     low, high = np.full(count, client.max()), np.zeros(count, np.int64)
     np.minimum.at(low, column.place[known], client[known])
     np.maximum.at(high, column.place[known], client[known])
-    return low == high
+    return np.asarray(low == high)
 
 
 def _unlike_clients(inputs: list[_Column], arrays: Encoded) -> Iterator[Finding]:
@@ -504,7 +511,6 @@ def _drift(table: pa.Table, reading: Reading, arrays: Encoded) -> Iterator[Findi
         if find(signed, alpha=_ALPHA / len(large)).verdicts != ("same",):
             changed.append(id)
     if changed:
-        text = (
-            f"{len(changed)} of {len(large)} clients changed over time: their earlier and later rows can be told apart"
-        )
-        yield Finding("drift", f"{text} (1 in 1,000 by chance)", tuple(changed))
+        what = "their earlier and later rows can be told apart (1 in 1,000 by chance)"
+        text = f"{len(changed)} of {len(large)} clients changed over time: {what}"
+        yield Finding("drift", text, tuple(changed))

@@ -45,10 +45,8 @@ class OwnTable:
     def __init__(self, name: str, data: str, source: TableSource, group: str | None = None) -> None:
         self.name, self.data, self.group = name, data, group
         if not data.endswith(TABLES):
-            raise ConfigError(
-                f"--data {escaped(data, 80)}: this federation learns from tables; expected a .csv, .csv.gz or .parquet "
-                "file"
-            )
+            expected = "expected a .csv, .csv.gz or .parquet file"
+            raise ConfigError(f"--data {escaped(data, 80)}: this federation learns from tables; {expected}")
         path = Path(data).absolute()
         if not path.is_file():
             raise DataError(f"{data}: no such file; expected a table .csv, .csv.gz or .parquet")

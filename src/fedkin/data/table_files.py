@@ -320,12 +320,7 @@ def _joined(
     for path, table in tables.items():
         leading |= code_like(table)
         notes |= {name: f"{note} ({path.name})" for name, note in column_notes(table).items()}
-        for number, name in enumerate(table.column_names):
-            if name in leave_out:  # such a column may have a different type in each file
-                table = table.set_column(number, name, pa.nulls(table.num_rows))
-            elif name in as_text and _is_numeric(table.schema.field(number).type):
-                table = table.set_column(number, name, pa.array(texts(table, name), pa.string()))
-        parts.append(table)
+        parts.append(_with_common_types(table, leave_out, as_text))
     try:
         whole = pa.concat_tables(parts, promote_options="permissive")
     except (TypeError, ValueError, pa.ArrowException) as error:
@@ -333,6 +328,15 @@ def _joined(
         raise DataError(f"{place}: a column has values of different kinds in two files ({which})") from None
     whole = remember(whole, "files", [(path.name, table.num_rows) for path, table in tables.items()])
     return remember(remember(whole, "notes", notes), "codes", leading)
+
+
+def _with_common_types(table: pa.Table, leave_out: Sequence[str], as_text: Collection[str]) -> pa.Table:
+    for number, name in enumerate(table.column_names):
+        if name in leave_out:  # such a column may have a different type in each file
+            table = table.set_column(number, name, pa.nulls(table.num_rows))
+        elif name in as_text and _is_numeric(table.schema.field(number).type):
+            table = table.set_column(number, name, pa.array(texts(table, name), pa.string()))
+    return table
 
 
 def _unlike(files: list[str], tables: list[pa.Table]) -> str | None:
@@ -485,12 +489,13 @@ def _marked_numbers(
     if not readings:
         like = sum(map(is_number_like, values)) > _MIXED * len(values)
         return column, _mixed(texts, values) if like else ""
+    numbers = next(iter(readings.values()))
     if len(readings) > 1:
         mark = next(mark for mark in ",." if any(mark in value for value in values))
         if mark == "," or delimiter != ",":
             raise Refused(f"column {escaped(name, 60)!r}: {_two_meanings(texts, mark)}")
-        readings = {marks: numbers for marks, numbers in readings.items() if marks[0] == mark}
-    canonical = dict(zip(values, next(iter(readings.values())), strict=True))
+        numbers = next(numbers for (decimal, _), numbers in readings.items() if decimal == mark)
+    canonical = dict(zip(values, numbers, strict=True))
     changed = next((value for value in values if canonical[value] != value), None)
     note = "" if changed is None else f"{changed!r} is read as {canonical[changed]}"
     return _as_numbers(texts, canonical), note

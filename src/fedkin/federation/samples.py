@@ -124,9 +124,8 @@ def is_here(joins: int, away: Iterable[Absence], round: int) -> bool:
     >>> [is_here(2, [(4, 5), (7, None)], round) for round in range(1, 9)]
     [False, True, True, False, False, True, False, False]
     """
-    return joins <= max(round, 1) and not any(
-        first <= round and (last is None or round <= last) for first, last in away
-    )
+    absent = any(first <= round and (last is None or round <= last) for first, last in away)
+    return joins <= max(round, 1) and not absent
 
 
 @dataclass(frozen=True)

@@ -63,9 +63,9 @@ class ColumnTypes(AsJson):
                 return f"it has no column {escaped(repr(name), 60)}, which most have{more}"
             if self.types[name] != kind and "empty" not in (self.types[name], kind):
                 return f"its column {escaped(repr(name), 60)} holds {self.types[name]}, and that of most holds {kind}"
-        return (
-            "" if self.target == common.target else f"its target holds {self.target}, and that of most {common.target}"
-        )
+        if self.target == common.target:
+            return ""
+        return f"its target holds {self.target}, and that of most {common.target}"
 
 
 def common_columns(tables: Mapping[str, ColumnTypes]) -> ColumnTypes:
@@ -129,9 +129,8 @@ class TableSummary(AsJson):
         for name, counts in self.profile.categories.items():
             rare = sorted(counts, key=lambda value: (counts[value], value))[:8]
             least = ", ".join(f"{escaped(value, 30)!r} {counts[value]}" for value in rare)
-            lines.append(
-                f"how often {name} has each of its {len(counts)} values (rare ones may identify people: {least})"
-            )
+            values = f"its {len(counts)} values (rare ones may identify people: {least})"
+            lines.append(f"how often {name} has each of {values}")
         if self.values is not None:
             lines.append(f"the values of the target, without their numbers: {escaped(', '.join(self.values), 200)}")
         if self.moments is not None:

@@ -76,10 +76,9 @@ class Reading(BaseModel):
     def roles(self) -> dict[str, str]:
         """{role: column} of the columns that are no inputs, without those left out."""
         names = {role: getattr(self, role) for role in ("target", "client", "time", "group", "person", "split")}
-        words = ("random", "time")
-        return {
-            role: name for role, name in names.items() if name is not None and not (role == "split" and name in words)
-        }
+        if self.split in ("random", "time"):
+            del names["split"]
+        return {role: name for role, name in names.items() if name is not None}
 
 
 @dataclass(frozen=True)
@@ -123,9 +122,8 @@ def without_views(table: pa.Table) -> pa.Table:
 
 def remember(table: pa.Table, what: str, facts: Any) -> pa.Table:
     """The table with facts in its metadata, under the name `what`; for "files": each file and its number of rows."""
-    return table.replace_schema_metadata(
-        {**(table.schema.metadata or {}), f"fedkin.{what}".encode(): json.dumps(facts)}
-    )
+    metadata = table.schema.metadata or {}
+    return table.replace_schema_metadata({**metadata, f"fedkin.{what}".encode(): json.dumps(facts)})
 
 
 def remembered(table: pa.Table, what: str) -> Any:
@@ -227,9 +225,8 @@ def _test_rows(table: pa.Table, reading: Reading, client: Names, where: str) -> 
     if split not in ("random", "time"):
         is_test = which_test(_names(table, split, where), f"{where}: column {split!r}", table.num_rows)
         if lacking := sorted(set(client.tolist()) - set(client[~is_test].tolist())):
-            raise DataError(
-                f"{where}: client {lacking[0]!r} has no row with {split!r} = 'train'; expected at least one"
-            )
+            lacks = f"has no row with {split!r} = 'train'; expected at least one"
+            raise DataError(f"{where}: client {lacking[0]!r} {lacks}")
         return is_test
     # Hold out units: single rows, or all rows of a person at a client.
     if reading.person is None:
@@ -256,9 +253,8 @@ def _target_texts(table: pa.Table, name: str, client: Names, where: str) -> npt.
     empty = [row for row, value in enumerate(values) if value is None or value in ("nan", "inf", "-inf")]
     if empty:
         first = f"of client {str(client[empty[0]])!r}, is {row_at(table, empty[0])}"
-        raise DataError(
-            f"{where}: target {name!r} is unknown in {len(empty)} rows, the first, {first}; leave such rows out"
-        )
+        which = f"in {len(empty)} rows, the first, {first}"
+        raise DataError(f"{where}: target {name!r} is unknown {which}; leave such rows out")
     return values
 
 

@@ -111,10 +111,8 @@ def tests_like(dataset: Dataset, train: Sequence[Rows], per_client: int | None, 
     wanted = np.stack([apportion(per_client, own) for own in counts])
     if (wanted > have).any():
         label = int(np.argmax((wanted > have).any(axis=0)))
-        raise ConfigError(
-            f"scenario.test_per_client: a client's share would be {wanted[:, label].max()} test samples of class "
-            f"{label}, but {dataset.name} has {have[label]}; take fewer"
-        )
+        share = f"a client's share would be {wanted[:, label].max()} test samples of class {label}"
+        raise ConfigError(f"scenario.test_per_client: {share}, but {dataset.name} has {have[label]}; take fewer")
     drawn = []
     for client, sizes in enumerate(wanted):
         draw = rng(seed, purpose, "tests", client)

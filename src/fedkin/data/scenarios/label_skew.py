@@ -493,9 +493,8 @@ class Structured(Scenario):
                 rows[k] = np.sort(part)
             tested = draw.permutation(np.concatenate([test[label] for label in own]))
             tests.append(np.sort(tested[: self.test_per_client]))
-        return self.assembled(
-            dataset, seed, rows, [tests[number] for number in member], classes=[sets[number] for number in member]
-        )
+        test, classes = [tests[number] for number in member], [sets[number] for number in member]
+        return self.assembled(dataset, seed, rows, test, classes=classes)
 
     def _sets(self, dataset: Dataset) -> list[tuple[int, ...]]:
         """The classes of every cluster, ascending."""

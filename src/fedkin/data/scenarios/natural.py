@@ -25,9 +25,8 @@ class _OwnClients(Scenario):
         """(each client's training rows, its test rows, its group); no groups if the data set states none."""
         train, test = dataset.train, dataset.test
         if train.client is None or test.client is None:
-            raise DataError(
-                f"scenario {self.name}: {dataset.name} does not say whose its samples are; expected a client each"
-            )
+            lacks = f"{dataset.name} does not say whose its samples are"
+            raise DataError(f"scenario {self.name}: {lacks}; expected a client each")
         groups = {}
         if train.group is not None and test.group is not None:
             whole = rows_by_name(np.concatenate([train.client, test.client]))

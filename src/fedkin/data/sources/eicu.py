@@ -173,9 +173,8 @@ def read_csv(folder: Path, name: str, columns: Mapping[str, str]) -> dict[str, n
         with pc_csv.open_csv(path, convert_options=options, parse_options=parsing) as batches:
             table = pa.Table.from_batches(within(batches, most(path.stat().st_size)), batches.schema)
     except (OSError, KeyError, ValueError, pa.ArrowException) as error:
-        raise DataError(
-            f"{path}: cannot be read ({error_text(error)}); expected columns {', '.join(columns)}"
-        ) from None
+        expected = f"expected columns {', '.join(columns)}"
+        raise DataError(f"{path}: cannot be read ({error_text(error)}); {expected}") from None
     found = {}
     for column, kind in columns.items():
         values = table.column(column)
