@@ -108,10 +108,8 @@ def _symmetric(matrix: Matrix, name: str) -> None:
         row, column = int(difference.row[worst]), int(difference.col[worst])
         largest, scale = float(difference.data[worst]), float(np.abs(matrix.data).max())
     if largest > _SYMMETRY * scale:
-        raise GraphError(
-            f"{name}: not symmetric: ({row}, {column}) and ({column}, {row}) differ by {largest:.3g}; "
-            "expected them equal"
-        )
+        entries = f"({row}, {column}) and ({column}, {row})"
+        raise GraphError(f"{name}: not symmetric: {entries} differ by {largest:.3g}; expected them equal")
 
 
 def as_labels(labels: Any, n: int | None = None, name: str = "labels") -> Labels:
@@ -147,8 +145,6 @@ def as_sets(sets: Any, name: str = "U") -> list[Array]:
     arrays = [as_vectors(centres, f"{name}: client {row}") for row, centres in enumerate(sets)]
     for row, centres in enumerate(arrays):
         if centres.shape[1] != arrays[0].shape[1]:
-            raise GraphError(
-                f"{name}: client {row} has centres of width {centres.shape[1]}; "
-                f"expected {arrays[0].shape[1]} as client 0 has"
-            )
+            expected = f"expected {arrays[0].shape[1]} as client 0 has"
+            raise GraphError(f"{name}: client {row} has centres of width {centres.shape[1]}; {expected}")
     return arrays

@@ -331,9 +331,8 @@ class Search:
         key = rows.tobytes()
         if key not in self._seen:
             enough = self.alpha / self.tests
-            self._seen[key] = {
-                name: min(1.0, self.tests * self.stacks[name].rows(rows).p(enough, self.seed)) for name in self.views
-            }
+            p = {name: self.stacks[name].rows(rows).p(enough, self.seed) for name in self.views}
+            self._seen[key] = {name: min(1.0, self.tests * value) for name, value in p.items()}
         return self._seen[key]
 
     def _shares_apart(self, rows: Labels, parts: list[Labels]) -> bool:
@@ -564,9 +563,8 @@ class Stack:
 
     def rows(self, rows: Labels) -> Stack:
         """Select these clients."""
-        return Stack(
-            self.means[rows], self.halves[rows], self.n[rows], self.traces[rows], self.free[rows], self.shares
-        )  # fmt: skip
+        means, halves, n = self.means[rows], self.halves[rows], self.n[rows]
+        return Stack(means, halves, n, self.traces[rows], self.free[rows], self.shares)
 
     def pooled(self) -> tuple[Array, float]:
         """Traces of the common covariance, and the degrees of freedom behind them."""
@@ -633,9 +631,8 @@ def stacked(moments: Sequence[Moments], *, shares: bool = False) -> Stack:
     means, halves = np.stack([m.mean for m in moments]), np.stack([m.half for m in moments])
     n, effect = np.array([float(m.n) for m in moments]), np.array([m.effect for m in moments])
     width, weight = means.shape[1], n / effect
-    plain = Stack(
-        means, halves, weight, np.stack([m.traces for m in moments]), np.stack([m.free for m in moments]), shares
-    )
+    traces, free = np.stack([m.traces for m in moments]), np.stack([m.free for m in moments])
+    plain = Stack(means, halves, weight, traces, free, shares)
     noise = np.array([m.noise for m in moments]) + np.square(means).mean(axis=1) * _ROUNDING**2 / 3
     noisy = any(m.noise for m in moments)
     pooled, _ = plain.pooled()

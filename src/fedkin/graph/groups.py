@@ -215,9 +215,8 @@ def _height_count(tree: Array, most: int, choose: str) -> int:
 def _silhouette_count(d: Array, tree: Array, most: int) -> int:
     from sklearn.metrics import silhouette_score
 
-    scores = {
-        count: float(silhouette_score(d, _cut(tree, count), metric="precomputed")) for count in range(2, most + 1)
-    }
+    labels = {count: _cut(tree, count) for count in range(2, most + 1)}
+    scores = {count: float(silhouette_score(d, labels[count], metric="precomputed")) for count in labels}
     best = max(scores, key=lambda count: (scores[count], -count), default=1)
     return best if scores and scores[best] > 0 else 1
 

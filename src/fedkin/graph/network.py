@@ -36,9 +36,8 @@ def network(
             raise ConfigError("run.network: 'planted' needs planted groups, and those of this federation are not known")
         return {id: tuple(other for other in names if other != id and planted[other] == planted[id]) for id in names}
     if kind == "regular" and (value >= n or (value * n) % 2):
-        raise ConfigError(
-            f"run.network: {spec!r} with {n} peers: K must be below the number of peers, and K times it even"
-        )
+        expected = "K must be below the number of peers, and K times it even"
+        raise ConfigError(f"run.network: {spec!r} with {n} peers: {expected}")
     draw = rng(seed, "network", *([round] if changing else []))
     linked = _links(kind, value, n, draw)
     place = draw.permutation(n)

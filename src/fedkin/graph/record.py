@@ -128,9 +128,8 @@ class Evidence:
         inner = {node.parent for node in self.nodes}
         for id, number in self.leaf.items():
             if not _is_whole(number) or not 0 <= number < len(self.nodes) or number in inner:
-                raise GraphError(
-                    f"evidence: client {id!r} ends at node {number!r}, which is no leaf of the tree of tests"
-                )
+                where = f"node {number!r}, which is no leaf of the tree of tests"
+                raise GraphError(f"evidence: client {id!r} ends at {where}")
         if not _is_share(self.alpha):
             raise GraphError(f"evidence: alpha is {self.alpha!r}; expected a number from 0 to 1")
 
@@ -341,10 +340,8 @@ class Graph:
     def _per_client(self, name: str, value: Any) -> np.ndarray[Any, Any]:
         array = np.asarray(value)
         if array.ndim == 0 or len(array) != len(self.ids) or array.dtype.kind not in "biufU":
-            raise GraphError(
-                f"values[{name!r}]: expected numbers or text, first axis {len(self.ids)} clients; "
-                f"got {array.dtype} of shape {array.shape}"
-            )
+            got = f"got {array.dtype} of shape {array.shape}"
+            raise GraphError(f"values[{name!r}]: expected numbers or text, first axis {len(self.ids)} clients; {got}")
         if not name or "/" in name:
             raise GraphError(f"values: expected names without '/', got {name!r}")
         return array

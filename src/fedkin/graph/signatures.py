@@ -66,9 +66,8 @@ def unpack(data: bytes) -> Arrays:
         if stream.read(1):
             raise ValueError("bytes left over")
     except ValueError as error:
-        raise DataError(
-            f"signature: {len(data)} bytes that are not a signature of fedkin ({error_text(error)}); send it again"
-        ) from None
+        what = f"{len(data)} bytes that are not a signature of fedkin ({error_text(error)})"
+        raise DataError(f"signature: {what}; send it again") from None
     return arrays
 
 
@@ -315,10 +314,7 @@ class Plan:
                 f"targets: {most} classes and {count:.0f} numbers; expected whole numbers below "
                 f"{classes or 'the number of classes'} at every client, or floats at every client"
             )
-        target = None
-        if count:
-            mean = first / count
-            target = (float(mean), float(np.sqrt(max(second / count - mean**2, 0.0))) or 1.0)
+        target = _mean_and_deviation(count, first, second) if count else None
         return cls(parts[0].dim, squares, classes, target, features, seed=seed)
 
     def to_arrays(self) -> Arrays:
@@ -403,6 +399,12 @@ class Plan:
         return np.searchsorted(special.ndtri(np.arange(1, _BINS) / _BINS), self._standard(y))
 
 
+def _mean_and_deviation(count: float, first: float, second: float) -> tuple[float, float]:
+    """Mean and deviation from sums of powers; a deviation of 0 becomes 1."""
+    mean = first / count
+    return float(mean), float(np.sqrt(max(second / count - mean**2, 0.0))) or 1.0
+
+
 def as_samples(x: Any) -> Any:
     """Samples as float32 [n, d], finite; anything beyond the first axis is flattened."""
     try:
@@ -463,9 +465,8 @@ class Cells:
         """Return the cells of all clients' samples, if a class has the same mean at all clients."""
         classes, at = np.unique(np.concatenate([part.classes for part in parts]), return_inverse=True)
         of = np.repeat(np.arange(len(parts)), [len(part.classes) for part in parts])
-        counts, scatter, dof = (
-            np.concatenate([getattr(part, k) for part in parts]) for k in ("counts", "scatter", "dof")
-        )
+        sums_of = ("counts", "scatter", "dof")
+        counts, scatter, dof = (np.concatenate([getattr(part, k) for part in parts]) for k in sums_of)
         weight = counts / np.array([part.effect for part in parts])[of]
         sums = np.zeros((len(classes), parts[0].means.shape[1]))
         np.add.at(sums, at, weight[:, None] * np.concatenate([part.means for part in parts]))
@@ -473,9 +474,8 @@ class Cells:
         traces, total = pool(np.stack([part.traces for part in parts]), np.repeat(free[:, None], 3, axis=1))
         if not len(classes):
             return parts[0]
-        weights, counts, scatter, dof = (
-            np.bincount(at, v).astype(np.float64) for v in (weight, counts, scatter, dof)
-        )  # fmt: skip
+        per_client = (weight, counts, scatter, dof)
+        weights, counts, scatter, dof = (np.bincount(at, v).astype(np.float64) for v in per_client)
         effect = float(counts.sum() / weights.sum())
         return cls(classes, counts, sums / weights[:, None], scatter, dof, traces, float(total[0]), effect)
 
@@ -672,9 +672,8 @@ def sign(plan: Plan, x: Any, y: Any = None, *, ordered: bool = True) -> Signatur
     blocks = {"x": Moments.of(cosines, effect=effect, seed=plan.seed)}
     cells = None
     if y is not None:
-        blocks["xy"] = _together(
-            (x @ to_xy).astype(np.float64) * np.sqrt(2 / plan.features), plan.signs(y), effect, plan
-        )
+        features = (x @ to_xy).astype(np.float64) * np.sqrt(2 / plan.features)
+        blocks["xy"] = _together(features, plan.signs(y), effect, plan)
         blocks["y"] = Moments.of(plan.shares(y), effect=effect, seed=plan.seed)
         cells = _cells((x @ to_cells).astype(np.float64) / np.sqrt(plan.projections), kinds, effect, plan)
     return Signature(len(x), blocks, cells, plan.key, flags)

@@ -90,9 +90,8 @@ class Stage:
         try:
             table = np.asarray(output.toarray() if hasattr(output, "toarray") else output)
         except Exception as error:  # a user's function may return anything
-            raise GraphError(
-                f"{self._who}: expected one array, got {type(error).__name__}: {error_text(error)}"
-            ) from error
+            got = f"{type(error).__name__}: {error_text(error)}"
+            raise GraphError(f"{self._who}: expected one array, got {got}") from error
         what, wanted = ("labels", (n,)) if self.kind == "groups" else ("a matrix", (n, n))
         if table.shape != wanted:
             raise GraphError(f"{self._who}: expected {what} of shape {wanted} for {n} clients, got {table.shape}")

@@ -148,10 +148,8 @@ def _column(path: Path, table: pa.Table, name: str, ids: Sequence[str]) -> Any:
         missing |= ~np.isfinite(values)
     if missing.any():
         row = int(np.argmax(missing))
-        raise DataError(
-            f"{path}: row {row + 1}, client {ids[row]!r}, column {name!r}: missing or not finite; fill in or leave out "
-            "such rows"
-        )
+        where = f"row {row + 1}, client {ids[row]!r}, column {name!r}"
+        raise DataError(f"{path}: {where}: missing or not finite; fill in or leave out such rows")
     if values.dtype == object and not all(isinstance(value, str) for value in values):
         raise DataError(f"{path}: column {name!r}: expected numbers or texts, got {column.type}")
     return values.astype(str) if values.dtype == object else values
@@ -252,10 +250,9 @@ def _rows_of_table(path: Path, client: str, target: str | None) -> Rows:
             continue
         categories, of = np.unique(values, return_inverse=True)
         if values.dtype.kind != "U" or len(categories) > _MOST_CATEGORIES:
-            raise DataError(
-                f"{path}: column {name!r} has {len(categories)} different values that are not numbers; expected "
-                f"numbers or at most {_MOST_CATEGORIES} categories; leave it out"
-            )
+            has = f"has {len(categories)} different values that are not numbers"
+            expected = f"expected numbers or at most {_MOST_CATEGORIES} categories; leave it out"
+            raise DataError(f"{path}: column {name!r} {has}; {expected}")
         blocks.append(np.eye(len(categories))[of])
     if not blocks:
         raise DataError(f"{path}: expected columns of samples beside {client!r}, found none")
