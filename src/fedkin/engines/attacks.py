@@ -66,12 +66,14 @@ class Attack:
         form = "KIND:SHARE:FIELD+FIELD" if forges else "KIND:SHARE"
         ways = f"{form} or {form}:STRENGTH" if has_strength else form
         expected = ConfigError(f"run.adversaries: {spec!r}: expected {ways}")
-        fields = tuple(rest.pop(1).split("+")) if forges and len(rest) > 1 else ()
+        fields: tuple[str, ...] = ()
+        if forges:
+            fields = tuple(rest.pop(1).split("+")) if len(rest) > 1 else ("",)
         try:
             share, *given = map(float, rest)
         except ValueError:
             raise expected from None
-        if len(given) > has_strength or (forges and not fields) or "" in fields:
+        if len(given) > has_strength or "" in fields:
             raise expected
         strength = given[0] if given else ATTACKS[kind] or 1.0
         if not 0 < share < 1 or not 0 < strength < float("inf"):
@@ -86,10 +88,10 @@ class Attack:
         """Return the fit as changed by the adversary; counters and other integer buffers stay the same."""
         if self.kind not in _FITS:
             return fitted
-        params = {
-            name: self._changed(tensor, start[name].to(tensor.dtype), draw) if tensor.is_floating_point() else tensor
-            for name, tensor in fitted.params.items()
-        }
+        params = dict(fitted.params)
+        for name, tensor in fitted.params.items():
+            if tensor.is_floating_point():
+                params[name] = self._changed(tensor, start[name].to(tensor.dtype), draw)
         return replace(fitted, params=params)
 
     def _changed(self, tensor: Tensor, start: Tensor, draw: np.random.Generator) -> Tensor:
@@ -155,16 +157,16 @@ class Attacks:
         if self.of("group-mean") and federation.planted is None:
             raise ConfigError("run.adversaries: 'group-mean' needs known groups of the clients, and these have none")
         phases = method.phases() if isinstance(method, ServerMethod) else list(method.shares)
-        declared = [method.declared(phase) for phase in sorted(phases)]
-        if any(sets is None for sets in declared):
-            return
-        known = sorted({name for sets in declared for fields in sets or () for name in fields})
+        known = set[str]()
+        for phase in phases:
+            if (sets := method.declared(phase)) is None:
+                return
+            known.update(*sets)
         forged = [name for attack in self.of(*FORGERS) for name in attack.fields]
         for name in forged:
             if name not in known:
-                raise ConfigError(
-                    f"run.adversaries: no message of {method.name!r} has a field {name!r}; {nearest(name, known)}"
-                )
+                what = f"no message of {method.name!r} has a field {name!r}; {nearest(name, sorted(known))}"
+                raise ConfigError(f"run.adversaries: {what}")
 
 
 # -- samples -----------------------------------------------------------------------------------------------------------

@@ -119,10 +119,8 @@ class Ledger:
             try:
                 yield _checked_line(json_of(text.decode()))
             except (ValueError, KeyError, TypeError) as error:
-                raise RunError(
-                    f"{path}: line {number} is damaged ({error_text(error)}), so that nobody knows how much was "
-                    "released; put the file back as it was"
-                ) from None
+                why = "so that nobody knows how much was released; put the file back as it was"
+                raise RunError(f"{path}: line {number} is damaged ({error_text(error)}), {why}") from None
 
 
 def _checked_line(line: Mapping[str, Any]) -> dict[str, Any]:
@@ -214,20 +212,16 @@ class Page:
         count: further releases. share: further share of a signature.
         """
         if self.consented is not None and self.count + count > self.consented:
-            raise Spent(
-                f"this participant has made {self.count} releases in this run, and its owner consented to "
-                f"{self.consented}"
-            )
+            made = f"this participant has made {self.count} releases in this run"
+            raise Spent(f"{made}, and its owner consented to {self.consented}")
         self._within_limit(*[self._line("", count)] * (count > 0), *[self._line("", 1, share)] * (share > 0))
 
     def _within_limit(self, *lines: Mapping[str, Any]) -> None:
         """Raise Spent if these releases would exceed the owner's limit over all runs."""
         limit, delta = self.ledger.limit, self.privacy.delta
         if limit is not None and (least := self.ledger.epsilon(delta, *lines)) > limit:
-            raise Spent(
-                f"epsilon of all that this participant has released is {self.ledger.epsilon(delta):.3g}, and would be "
-                f"{least:.3g}, above its owner's limit of {limit:g}"
-            )
+            spent = f"epsilon of all that this participant has released is {self.ledger.epsilon(delta):.3g}"
+            raise Spent(f"{spent}, and would be {least:.3g}, above its owner's limit of {limit:g}")
 
     def keep(self, at: str, round: int, count: int, fields: Mapping[str, Any], share: float = 0.0) -> None:
         """Store the released fields, then count them; send them only after that. share: of a signature; 0: none."""

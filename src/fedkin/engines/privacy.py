@@ -167,19 +167,19 @@ def clipped_fields(
         )
     forms = {name: form.bare for name, form in fields.items() if name in names}
     for name, form in forms.items():
-        if isinstance(form, (Sums, Bytes)):
-            raise RunError(
-                f"phase {phase!r}: {name!r} holds sums or moments of a client's samples, which [privacy] cannot "
-                "protect; choose another method, or a rule for groups that is not 'same', or noise on signatures alone "
-                "(signature_epsilon; docs/privacy.md)"
-            )
-        if clipped and isinstance(form, Integer) and callable(form.high):
-            raise RunError(
-                f"phase {phase!r}: {name!r} is a choice that a client makes by its samples, and noise cannot protect a "
-                "choice; choose another method (docs/privacy.md)"
-            )
+        _check_protectable(phase, name, form, clipped)
     floats = {name: form for name, form in forms.items() if form.is_float and not isinstance(form, Noised)}
     return floats if clipped else {}
+
+
+def _check_protectable(phase: str, name: str, form: Form, clipped: bool) -> None:
+    if isinstance(form, (Sums, Bytes)):
+        why = "holds sums or moments of a client's samples, which [privacy] cannot protect"
+        how = "choose another method, or a rule for groups that is not 'same', or noise on signatures alone"
+        raise RunError(f"phase {phase!r}: {name!r} {why}; {how} (signature_epsilon; docs/privacy.md)")
+    if clipped and isinstance(form, Integer) and callable(form.high):
+        why = "is a choice that a client makes by its samples, and noise cannot protect a choice"
+        raise RunError(f"phase {phase!r}: {name!r} {why}; choose another method (docs/privacy.md)")
 
 
 def _fields_with(names: Collection[str], declared: Sequence[Fields] | None) -> Fields | None:
@@ -196,10 +196,8 @@ def check_trained(phase: str, declared: Sequence[Fields] | None, names: Collecti
         return
     fields = _fields_with(names, declared)
     if fields is None:
-        raise RunError(
-            f"phase {phase!r}: privacy.sample_epsilon needs phases that declare what they send: write @phase(...), or "
-            "`shares`"
-        )
+        how = "write @phase(...), or `shares`"
+        raise RunError(f"phase {phase!r}: privacy.sample_epsilon needs phases that declare what they send: {how}")
     for name in names:
         form = fields[name]
         form = form.form if isinstance(form, Sometimes) else form
@@ -236,10 +234,9 @@ def released(message: Message, parts: Sequence[Part], privacy: Privacy, normal: 
     if isinstance(privacy.clip, Mapping):
         missing = [part.name for part in parts if part.name not in privacy.clip]
         if missing:
-            raise RunError(
-                f"privacy.clip: no norm for the field {missing[0]!r}; give one for each of "
-                f"{', '.join(part.name for part in parts)}, or one number for the whole message"
-            )
+            names = ", ".join(part.name for part in parts)
+            how = f"give one for each of {names}, or one number for the whole message"
+            raise RunError(f"privacy.clip: no norm for the field {missing[0]!r}; {how}")
         together = [([part], privacy.clip[part.name]) for part in parts]
     else:
         together = [(list(parts), privacy.clip)]

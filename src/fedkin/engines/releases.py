@@ -257,10 +257,8 @@ class Releases:
     def _within(self, record: Mapping[str, Any], count: int, share: float = 0.0) -> None:
         budget, (before, signed) = self.privacy.budget, self._before(record)
         if budget is not None and (count or share) and self.privacy.epsilon(before + count, signed + share) > budget:
-            raise Spent(
-                f"epsilon after {before} releases is {self.privacy.epsilon(before, signed):.3g}, and one more would "
-                f"exceed the {budget:g} of privacy.budget"
-            )
+            spent = f"epsilon after {before} releases is {self.privacy.epsilon(before, signed):.3g}"
+            raise Spent(f"{spent}, and one more would exceed the {budget:g} of privacy.budget")
         if self.store is not None and (count or share):
             self.store.check(count, share)
 

@@ -124,9 +124,8 @@ class Exchange:
             return
         net = self.setup.net_of(next(iter(group_sum.replies)))
         names = summed_names(self.setup.method, group_sum.phase, group_sum.mean.field, net)
-        averaged.add_term(
-            group, group_sum.params({name: net.initial[name] for name in names}), group_sum.weight, group_sum.replies
-        )
+        params = group_sum.params({name: net.initial[name] for name in names})
+        averaged.add_term(group, params, group_sum.weight, group_sum.replies)
 
     def step(
         self, inboxes: Mapping[str, dict[str, Message] | None], round: int, turn: int
@@ -163,9 +162,8 @@ class Exchange:
     def failed(self, round: int, log: MessageLog | None = None) -> list[Failure]:
         """Return the failures at the site, and record them in `log` (None: the log of this exchange)."""
         failures = self.site.failed()
-        (log or self.log).traffic += [
-            Traffic(round, each.id, SERVER, each.phase, 0, 0, *each.cause) for each in failures
-        ]
+        rows = [Traffic(round, failure.id, SERVER, failure.phase, 0, 0, *failure.cause) for failure in failures]
+        (log or self.log).traffic += rows
         return failures
 
     def _stop_if_all(self, count: int, failures: Sequence[Failure], inbox: Inbox) -> None:
@@ -217,9 +215,8 @@ class Engine:
         self.log = MessageLog(faulty if setup.faults.on_the_way else carrier, self.clock, observers)
         self.exchange = Exchange(setup, site, self.log, forgery=forgery)
         # For clients that never took part: an exchange without faults and records.
-        self.faultless_exchange = Exchange(
-            setup, site, MessageLog(carrier, self.clock, observers), applies_min_replies=False
-        )
+        log = MessageLog(carrier, self.clock, observers)
+        self.faultless_exchange = Exchange(setup, site, log, applies_min_replies=False)
 
     def facts(self) -> dict[str, Any]:
         """Return the facts of the clients for records and reports (see `client_list.facts_of`)."""
@@ -383,9 +380,8 @@ class Engine:
         """Return the offers to these clients (None: to all evaluated clients: the honest and the unseen ones)."""
         ids = [id for id in self.roster if id not in self.adversaries] if ids is None else ids
         unseen = self._offers_to_unseen(sorted(id for id in ids if not self.roster[id].seen))
-        return {
-            id: unseen[id] if id in unseen else self.offer(id) for id in ids if id in unseen or self.roster[id].seen
-        }
+        offered = [id for id in ids if id in unseen or self.roster[id].seen]
+        return {id: unseen[id] if id in unseen else self.offer(id) for id in offered}
 
     def offer(self, id: str) -> Message:
         """Return the message that this client needs for its current model; it is empty between peers."""

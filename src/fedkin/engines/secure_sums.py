@@ -241,13 +241,11 @@ class Member:
     def shares(self, message: Message) -> Message:
         """Return shares of the seed and of the private key for each neighbour, encrypted to it."""
         names, signatures = list(map(str, message["names"])), message["signatures"]
-        self.list = _KeyList(
-            self.session, names, bytes_of(message["cipher"]), bytes_of(message["mask"]), message["sizes"]
-        )
+        cipher, mask = bytes_of(message["cipher"]), bytes_of(message["mask"])
+        self.list = _KeyList(self.session, names, cipher, mask, message["sizes"])
         if len(names) < self.least or not set(names) <= set(self.members) or self.id not in names:
-            raise MethodError(
-                f"keys of {len(names)} members that are not those of this sum, or fewer than {self.least}"
-            )
+            which = f"{len(names)} members that are not those of this sum, or fewer than {self.least}"
+            raise MethodError(f"keys of {which}")
         self.place = names.index(self.id)
         own = (self.list.cipher[self.place], self.list.mask[self.place], self.list.sizes[self.place])
         if own != (self.cipher_pair.public, self.mask_pair.public, self.size):
@@ -380,10 +378,9 @@ class GroupSum:
 
     def _keys_for(self, place: int) -> Message:
         signatures = {str(other): self.signed[other] for other in self.list.near(place)}
-        keys = {"cipher": tensor_of(b"".join(self.list.cipher)), "mask": tensor_of(b"".join(self.list.mask))}
-        return Message(
-            session=self.session, names=self.list.names, sizes=self.list.sizes, signatures=signatures, **keys
-        )
+        cipher, mask = tensor_of(b"".join(self.list.cipher)), tensor_of(b"".join(self.list.mask))
+        facts = {"session": self.session, "names": self.list.names, "sizes": self.list.sizes}
+        return Message(**facts, signatures=signatures, cipher=cipher, mask=mask)
 
     def _masked_for(self, place: int) -> Message:
         to, name = str(place), self.list.names[place]

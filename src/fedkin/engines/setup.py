@@ -207,9 +207,8 @@ class Setup:
         self._check_weights()
         self._check_views()
         if self.engine.min_replies and isinstance(self.method, PeerMethod):
-            raise ConfigError(
-                f"run.min_replies: method {self.method.name!r} has no server that waits for replies; leave it out"
-            )
+            why = f"method {self.method.name!r} has no server that waits for replies"
+            raise ConfigError(f"run.min_replies: {why}; leave it out")
         if self.privacy.secure_sums:
             self._check_sums()
         if self.privacy.signature_epsilon:
@@ -243,38 +242,30 @@ class Setup:
     def _check_signatures(self) -> None:
         """Raise ConfigError if the method's clients send no signatures."""
         if isinstance(self.method, PeerMethod) or not any(map(noised_in, self._sent_fields())):
-            raise ConfigError(
-                f"privacy.signature_epsilon: clients of method {self.method.name!r} send no signature; leave it out, "
-                "or choose a method with groups from tests, such as kin"
-            )
+            why = f"clients of method {self.method.name!r} send no signature"
+            how = "leave it out, or choose a method with groups from tests, such as kin"
+            raise ConfigError(f"privacy.signature_epsilon: {why}; {how}")
 
     def _check_sums(self) -> None:
         """Raise ConfigError if there is no server, nothing that can be summed, or an attack, which sums would hide."""
         imported("cryptography", "privacy.secure_sums", "network")
         if isinstance(self.method, PeerMethod):
-            raise ConfigError(
-                f"privacy.secure_sums: method {self.method.name!r} has no server that could sum; leave it out"
-            )
+            why = f"method {self.method.name!r} has no server that could sum"
+            raise ConfigError(f"privacy.secure_sums: {why}; leave it out")
         forms = [form for fields in self._sent_fields() for form in fields.values()]
         if forms and not any(form.is_parameters for form in forms):
-            raise ConfigError(
-                f"privacy.secure_sums: clients of method {self.method.name!r} send no parameters, and what they send "
-                "cannot be summed; leave it out"
-            )
+            why = f"clients of method {self.method.name!r} send no parameters, and what they send cannot be summed"
+            raise ConfigError(f"privacy.secure_sums: {why}; leave it out")
         if self.engine.adversaries != "none":
-            raise ConfigError(
-                "privacy.secure_sums: the server sees no reply by itself, and so no attack; leave out run.adversaries, "
-                "or secure_sums"
-            )
+            how = "leave out run.adversaries, or secure_sums"
+            raise ConfigError(f"privacy.secure_sums: the server sees no reply by itself, and so no attack; {how}")
 
     def _check_private_training(self) -> None:
         """Raise ConfigError if a sample's gradient depends on other samples, or the accountant is not installed."""
         if self.training.class_weights is not None or not self.method.weighs_classes:
             what = "training.class_weights" if self.method.weighs_classes else f"method {self.method.name!r}"
-            raise ConfigError(
-                f"privacy.sample_epsilon: with {what} a sample's loss depends on other samples, so that its gradient "
-                "is not its own; leave one of them out"
-            )
+            why = "a sample's loss depends on other samples, so that its gradient is not its own"
+            raise ConfigError(f"privacy.sample_epsilon: with {what} {why}; leave one of them out")
         if self.training.batch_size != "all":
             need_accountant()
 
@@ -288,9 +279,8 @@ class Setup:
             raise ConfigError("training.augment: crops and flips would move the image and not its labels; set crop = 1 "
                               "and flip = 0")  # fmt: skip
         if "augment" in type(self.method).model_fields:
-            raise ConfigError(
-                f"training.augment: method {self.method.name!r} makes views of its own; set method.augment instead"
-            )
+            why = f"method {self.method.name!r} makes views of its own"
+            raise ConfigError(f"training.augment: {why}; set method.augment instead")
 
     def _check_weights(self) -> None:
         """Raise ConfigError if this task, or this method, has no use for the class weights."""
@@ -299,15 +289,11 @@ class Setup:
             return
         self.task.need_labels("training.class_weights", "a weight of classes")
         if weights != "balanced" and len(weights) != self.task.classes:
-            raise ConfigError(
-                f"training.class_weights: {len(weights)} numbers, and the task has {self.task.classes} classes; "
-                "expected one for each"
-            )
+            have = f"{len(weights)} numbers, and the task has {self.task.classes} classes"
+            raise ConfigError(f"training.class_weights: {have}; expected one for each")
         if not self.method.weighs_classes:
-            raise ConfigError(
-                f"training.class_weights: the loss of method {self.method.name!r} compares samples with each other "
-                "and has no weights; leave them out, or choose another method"
-            )
+            why = f"the loss of method {self.method.name!r} compares samples with each other and has no weights"
+            raise ConfigError(f"training.class_weights: {why}; leave them out, or choose another method")
 
     @property
     def task(self) -> Task:

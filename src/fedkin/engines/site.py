@@ -220,9 +220,8 @@ class LocalSite(Site):
             "training": setup.training.at(self.number), "state": {}, "id": id, "train": self.now[id].train,
             "signature_noise": setup.privacy.signature_noise,
         }  # fmt: skip
-        view: ClientView = (
-            PeerView(**facts, neighbours=()) if isinstance(setup.method, PeerMethod) else ClientView(**facts)
-        )
+        is_peer = isinstance(setup.method, PeerMethod)
+        view: ClientView = PeerView(**facts, neighbours=()) if is_peer else ClientView(**facts)
         if id in self.states:
             view.state = self.states[id]
         else:
@@ -539,7 +538,7 @@ class LocalSite(Site):
         tests, names = {id: self.now[id].test for id in models}, _model_names(models)
         self.score_keys = {id: (names[id], builtins.id(tests[id])) for id in models}
         self.scored = {at: self.scored[at] for at in self.score_keys.values() if at in self.scored}
-        errors = self._run_score_jobs(self._score_jobs(models, names), models, tests)
+        errors = self._run_score_jobs(self._score_jobs(models, names), models)
         scores: dict[str, Score] = {}
         for id, at in self.score_keys.items():
             if at in errors:
@@ -552,9 +551,7 @@ class LocalSite(Site):
             scores[id] = score
         return scores
 
-    def _run_score_jobs(
-        self, jobs: list[ScoreJob], models: Mapping[str, Params], tests: Mapping[str, Samples]
-    ) -> dict[Hashable, FedkinError]:
+    def _run_score_jobs(self, jobs: list[ScoreJob], models: Mapping[str, Params]) -> dict[Hashable, FedkinError]:
         """Add the scores of these jobs to `scored`; returns errors, by the key of the score that is missing."""
         errors: dict[Hashable, FedkinError] = {}
         while jobs:
@@ -563,7 +560,8 @@ class LocalSite(Site):
                 assert isinstance(job, ScoreJob)
                 if not isinstance(results, FedkinError):
                     for id, result in zip(job.ids, results, strict=True):
-                        self.scored[self.score_keys[id]] = models[id], tests[id], Score(len(tests[id]), *result)
+                        test = self.now[id].test
+                        self.scored[self.score_keys[id]] = models[id], test, Score(len(test), *result)
                 elif len(job.ids) > 1:
                     # One of these clients failed: score each alone, so that the others get their scores.
                     again += [replace(job, ids=(id,)) for id in job.ids]

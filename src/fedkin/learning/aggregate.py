@@ -60,9 +60,9 @@ class RunningMean:
         if self._only is not None:
             return dict(self._only)
         sums = torch._foreach_div(list(self._sums.values()), self.total) if self._sums else []
-        means = {
-            name: tensor.to(self._dtypes[name]) for name, tensor in zip(self._sums, sums, strict=True)
-        } | self._largest
+        means = dict(self._largest)
+        for name, tensor in zip(self._sums, sums, strict=True):
+            means[name] = tensor.to(self._dtypes[name])
         return {name: means[name] for name in self._names}
 
 
@@ -242,11 +242,13 @@ def aggregated(
     centre = np.median(x, axis=0) if start is None else _vector(start, floats)
     combined = torch.from_numpy(combine(_Inputs(x, w / w.sum(), centre, number)))
     parts = dict(zip(floats, torch.split(combined, [first[key].numel() for key in floats]), strict=True))
-    return {
-        key: parts[key].reshape(tensor.shape).to(tensor.dtype) if key in parts
-        else torch.stack([params[id][key] for id in ids]).amax(0)
-        for key, tensor in first.items()
-    }  # fmt: skip
+    result = {}
+    for key, tensor in first.items():
+        if key in parts:
+            result[key] = parts[key].reshape(tensor.shape).to(tensor.dtype)
+        else:
+            result[key] = torch.stack([params[id][key] for id in ids]).amax(0)
+    return result
 
 
 def _vector(params: Params, names: list[str]) -> Array:

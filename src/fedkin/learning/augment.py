@@ -64,10 +64,8 @@ class Augment(Settings):
         if not self.on:
             return x
         if not isinstance(x, Tensor) or not x.is_floating_point():
-            raise ConfigError(
-                "views are made of images and numbers, and these inputs are codes or a dict: set method.augment.on (or "
-                "training.augment.on) = false"
-            )
+            how = "set method.augment.on (or training.augment.on) = false"
+            raise ConfigError(f"views are made of images and numbers, and these inputs are codes or a dict: {how}")
         if x.ndim != 4 or x.shape[1] not in (1, 3):
             return torch.randn_like(x).mul_(self.noise).add_(x) if self.noise else x
         low, high = (values.reshape(-1, 1, 1, 1) for values in x.flatten(1).aminmax(dim=1))

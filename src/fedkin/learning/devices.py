@@ -228,10 +228,8 @@ def check_precision(precision: Precision, device: torch.device) -> None:
     """Raise ConfigError if this machine's device does not compute in this precision."""
     if precision == "bf16" and not _has_bf16(device):
         what = "the GPU" if device.type == "cuda" else "the processor of this machine"
-        raise ConfigError(
-            f"run.precision: 'bf16', but {what} has no instructions for bfloat16, and would be slower with it; set "
-            "run.precision = 'float32'"
-        )
+        why = f"{what} has no instructions for bfloat16, and would be slower with it"
+        raise ConfigError(f"run.precision: 'bf16', but {why}; set run.precision = 'float32'")
 
 
 def _has_bf16(device: torch.device) -> bool:

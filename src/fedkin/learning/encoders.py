@@ -153,9 +153,8 @@ def encoder_net(kind: Kind, shape: Shape, dims: int, seed: int = 0) -> Net:
 
 def _grow(inside: int, outside: int, small: tuple[int, ...], large: tuple[int, ...]) -> nn.Module:
     """Return a layer that doubles height and width; sides that pooling shortened by one pixel get it back."""
-    return nn.ConvTranspose2d(
-        inside, outside, 2, stride=2, output_padding=(large[0] - 2 * small[0], large[1] - 2 * small[1])
-    )
+    padding = large[0] - 2 * small[0], large[1] - 2 * small[1]
+    return nn.ConvTranspose2d(inside, outside, 2, stride=2, output_padding=padding)
 
 
 def _grey(shape: Shape, dims: int) -> tuple[nn.Module, nn.Module]:

@@ -146,16 +146,11 @@ class FeatureCache:
         if not len(rows):
             return None
         if entry is None:
-            z = trunk.computed(samples.inputs(slice(0, 1), dtype))
-            size = len(first) * z[0].numel() * z.element_size()
-            if sum(cache.nbytes for cache in list(_ALL)) + size > _LIMIT:
-                self.log_once(f"{size / 1e6:,.0f} MB of features are not kept, but computed in every step: "
-                              f"more than {_LIMIT >> 20} MB would be in memory")  # fmt: skip
+            features = self._room_for(first, trunk.computed(samples.inputs(slice(0, 1), dtype)))
+            if features is None:
                 return None
-            entry = _Entry(
-                tuple(others), form, z.new_empty(len(first), *z.shape[1:]),
-                torch.zeros(len(first), dtype=torch.bool, device=first.device),
-            )  # fmt: skip
+            done = torch.zeros(len(first), dtype=torch.bool, device=first.device)
+            entry = _Entry(tuple(others), form, features, done)
             entries.append(entry)
         missing = (~entry.done[rows]).nonzero()[:, 0]
         for start in range(0, len(missing), _PASS):
@@ -167,11 +162,19 @@ class FeatureCache:
                       entry.features[0].nbytes * len(missing) / 1e6)  # fmt: skip
         return entry.features if samples.rows is None else entry.features[rows]
 
+    def _room_for(self, array: Tensor, z: Tensor) -> Tensor | None:
+        """Return memory for features like z [1, d] of all rows of an array; None if that would be too much."""
+        size = len(array) * z[0].numel() * z.element_size()
+        if sum(cache.nbytes for cache in list(_ALL)) + size > _LIMIT:
+            self.log_once(f"{size / 1e6:,.0f} MB of features are not kept, but computed in every step: "
+                          f"more than {_LIMIT >> 20} MB would be in memory")  # fmt: skip
+            return None
+        return z.new_empty(len(array), *z.shape[1:])
+
     def log_miss(self) -> None:
         """Log that a batch did not equal the samples' inputs."""
-        self.log_once(
-            "features of the frozen body are computed in every step, not once: the inputs change (random views)"
-        )
+        what = "features of the frozen body are computed in every step, not once"
+        self.log_once(f"{what}: the inputs change (random views)")
 
     def log_once(self, line: str) -> None:
         """Log a line, once."""

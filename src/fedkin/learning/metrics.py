@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -118,11 +118,10 @@ def pooled(task: Task, parts: Sequence[tuple[int, Scores]]) -> Figures:
         return (sum(n * (scores.figures[0] or 0.0) for n, scores in parts) / total,)
     if not all(scores.digest for _, scores in parts):
         return (None,) * len(task.figures)
+    first, second = zip(*(scores.digest for _, scores in parts), strict=True)
     if task.kind == "segmentation":
-        both, either = (np.sum([scores.digest[i] for _, scores in parts], axis=0) for i in (0, 1))
-        return _without_nan(_dice(both, either))
-    margins, labels = (np.concatenate([scores.digest[i] for _, scores in parts]) for i in (0, 1))
-    return _ranked(margins, labels)
+        return _without_nan(_dice(np.sum(first, axis=0), np.sum(second, axis=0)))
+    return _ranked(np.concatenate(first), np.concatenate(second))
 
 
 def roc_auc(scores: Values, labels: Values) -> float:
@@ -295,10 +294,8 @@ def code_of(measure: Measure) -> str:
     except OSError:
         lines = []
     if not lines:
-        raise ConfigError(
-            f"metric {measure.name!r}: its code is in no file that can be read, so participants cannot compare it: "
-            "put it in a file, and name that"
-        )
+        why = "its code is in no file that can be read, so participants cannot compare it"
+        raise ConfigError(f"metric {measure.name!r}: {why}: put it in a file, and name that")
     return sha256(b"\n".join(lines)).hexdigest()[:16]
 
 
@@ -330,7 +327,7 @@ def value(measure: Measure, outputs: Tensor, targets: Tensor, client: str) -> fl
 
 
 def values(
-    measures: Sequence[Measure], net: Net, params: Mapping[str, Tensor], test: Samples, client: str
+    measures: Sequence[Measure], net: Net, params: Params, test: Samples, client: str
 ) -> tuple[float | None, ...]:
     """Return these metrics of a client's model on its test samples, None without any; raises MethodError."""
     if not measures or not len(test):

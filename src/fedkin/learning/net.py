@@ -73,9 +73,8 @@ class BodyHead(nn.Module):
     @cached_property
     def persistent(self) -> tuple[str, ...]:
         """Names of the buffers that PyTorch stores in the state of the model."""
-        passing = {
-            f"{place}.{name}" for place, module in self.named_modules() for name in module._non_persistent_buffers_set
-        }
+        modules = self.named_modules()
+        passing = {f"{place}.{name}" for place, module in modules for name in module._non_persistent_buffers_set}
         return tuple(name for name, _ in self.named_buffers() if name not in passing)
 
     @cached_property
@@ -149,9 +148,9 @@ class Net:
         self.module.precision = precision
         self.trainable = tuple(self.module.params)
         named = self.module.tensors
-        self.initial: Params = _Fixed(
-            {name: named[name].detach().clone(memory_format=torch.contiguous_format) for name in self.module.sent_names}
-        )
+        sent = {name: named[name].detach() for name in self.module.sent_names}
+        copies = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in sent.items()}
+        self.initial: Params = _Fixed(copies)
         if not self.trainable:
             raise ConfigError("model: the net has no trainable parameter")
         self.channels_last: bool | None = None  # whether to compute with channels last; None: not decided yet

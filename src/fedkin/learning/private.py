@@ -140,10 +140,8 @@ class _Called(nn.Module):
     def forward(self, batch: Batch, extras: Tree) -> Tensor:
         value = self.loss(self.model, batch, extras, {})
         if isinstance(value, tuple):
-            raise MethodError(
-                f"{type(self.loss).__name__}: its carry is computed from samples; with privacy.sample_epsilon a loss "
-                "may return its value alone"
-            )
+            how = "with privacy.sample_epsilon a loss may return its value alone"
+            raise MethodError(f"{type(self.loss).__name__}: its carry is computed from samples; {how}")
         return value
 
 

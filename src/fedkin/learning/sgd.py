@@ -22,6 +22,9 @@ from fedkin.learning.training import Fitted, Training
 
 _LOG = logging.getLogger("fedkin")
 
+# What to compute of a batch: a part of the net's outputs, or a function (model, batch) -> Tensor [batch, ...].
+What = Literal["logits", "features"] | Callable[..., Tensor]
+
 # Rows per pass without gradients. 128 rows are about as fast as 512 for dense nets and LeNet, and 1.6 times as fast for
 # nets whose feature maps then still fit in a core's cache.
 ROWS = 128
@@ -84,9 +87,8 @@ def fit(
     total = torch.stack(values).double().sum() if values else 0.0
     mean = float(total) / max(steps, 1)
     if not math.isfinite(mean):
-        raise MethodError(
-            f"the training loss became {mean} after {steps} steps; lower training.lr or set training.clip"
-        )
+        how = "lower training.lr or set training.clip"
+        raise MethodError(f"the training loss became {mean} after {steps} steps; {how}")
     _unchanged(module, constant)
     return Fitted(learned(module), plain(moved(carry, CPU)), mean, steps, seen)
 
@@ -127,19 +129,14 @@ def stepper(training: Training, leaves: Sequence[Tensor]) -> Callable[[], None]:
     return step
 
 
-def infer(
-    net: Net, module: BodyHead, params: Params, what: Literal["logits", "features"] | Callable[..., Tensor],
-    samples: Samples,
-) -> Tensor:  # fmt: skip
+def infer(net: Net, module: BodyHead, params: Params, what: What, samples: Samples) -> Tensor:
     """Return the outputs of the net for all samples, [n, ...], in evaluation mode, on the CPU."""
     lay_out(net, module, samples)
     load(module, params)
     return outputs(net, module, what, samples)
 
 
-def outputs(
-    net: Net, module: BodyHead, what: Literal["logits", "features"] | Callable[..., Tensor], samples: Samples
-) -> Tensor:
+def outputs(net: Net, module: BodyHead, what: What, samples: Samples) -> Tensor:
     """Return the outputs of the module with its present parameters, as `infer` does.
 
     The passes are shorter if the GPU's memory is too small.
@@ -154,9 +151,7 @@ def outputs(
         many //= 2
 
 
-def _passes(
-    net: Net, module: BodyHead, what: Literal["logits", "features"] | Callable[..., Tensor], samples: Samples, many: int
-) -> Tensor:
+def _passes(net: Net, module: BodyHead, what: What, samples: Samples, many: int) -> Tensor:
     """Return the outputs, computed for `many` samples at a time."""
     module.eval()
     device = device_of(module)

@@ -104,10 +104,10 @@ def chain_of(net: Net) -> Chain | str:
             return f"{name} is a {type(part).__name__}"
         elif type(part) is not nn.Identity and getattr(part, "p", 1) > 0:  # dropout with p = 0 draws nothing
             layers.append((name, part))
-    tensors = [
-        f"{name}.{field}" for name, part in layers for field, _ in (*part.named_parameters(), *part.named_buffers())
-    ]
-    if odd := sorted({*tensors} ^ {*net.initial}):
+    tensors = set[str]()
+    for name, part in layers:
+        tensors |= {f"{name}.{field}" for field, _ in (*part.named_parameters(), *part.named_buffers())}
+    if odd := sorted(tensors ^ {*net.initial}):
         return f"{odd[0]} is frozen, shared, or in no layer of the chain"
     assert isinstance(module.head, nn.Linear)
     return Chain(flat, tuple(layers[:-1]), module.head)
@@ -388,11 +388,7 @@ class _Batches:
         batches = [list(training.batches(len(m.samples), rng)) for m, rng in zip(members, draws, strict=True)]
         self.members, self.dtype = members, net.dtype
         self.steps = [len(steps) for steps in batches]
-        counts = np.zeros((len(members), max(self.steps)), np.int64)
-        rows = np.zeros((*counts.shape, max(len(batch) for steps in batches for batch in steps)), np.int64)
-        for place, steps in enumerate(batches):
-            for step, batch in enumerate(steps):
-                rows[place, step, : len(batch)], counts[place, step] = batch, len(batch)
+        rows, counts = _padded(batches)
         self.counts = counts
         self.active = [sum(steps > step for steps in self.steps) for step in range(counts.shape[1])]
         self.widths = counts.max(0).tolist()
@@ -440,16 +436,24 @@ class _Batches:
         return table.gather(1, self.labels.flatten(1)).view(self.labels.shape)
 
 
+def _padded(batches: Sequence[Sequence[Any]]) -> tuple[Any, Any]:
+    """Return the rows of all members' batches [K, steps, b], padded with zeros, and how many are in each [K, steps]."""
+    counts = np.zeros((len(batches), max(map(len, batches))), np.int64)
+    rows = np.zeros((*counts.shape, max(len(batch) for steps in batches for batch in steps)), np.int64)
+    for place, steps in enumerate(batches):
+        for step, batch in enumerate(steps):
+            rows[place, step, : len(batch)], counts[place, step] = batch, len(batch)
+    return rows, counts
+
+
 def _check(chain: Chain, samples: Sequence[Samples]) -> None:
     """Raise NotStacked unless each sample is a row of numbers, of the same kind at all members."""
     first = samples[0]
     for member_samples in samples:
         x, like = member_samples.x, first.x
-        if (
-            not isinstance(x, Tensor)
-            or not isinstance(like, Tensor)
-            or (x.dtype in CODES and member_samples.scale is None)
-        ):
+        if not isinstance(x, Tensor) or not isinstance(like, Tensor):
+            raise NotStacked("the inputs are no single array of numbers")
+        if x.dtype in CODES and member_samples.scale is None:
             raise NotStacked("the inputs are no single array of numbers")
         if x.ndim != 2 and not chain.flat:
             raise NotStacked("the inputs are no rows of numbers, and the net does not begin with nn.Flatten")
@@ -598,14 +602,8 @@ def _fit(
         centres = [member.extras["start"] for member in members]
         start = {name: torch.stack([one[name] for one in centres]).to(stack[name]) for name in net.trainable}
         loss = loss.loss
-    plain = training.optimiser == "sgd" and not training.momentum and training.clip is None
-    seeds = batches.seeds if chain.has(nn.Dropout) else ()
-    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-    step = (_PlainSgd if plain else _Step)(training, generators, mu, start)
-    layers = [_LAYERS[type(part)](name, part) for name, part in chain.layers]
-    for before, layer in pairwise(layers):
-        if isinstance(layer, _Relu):
-            layer.in_place = isinstance(before, _Linear)  # a Linear does not need its output again
+    step = _first_step(training, batches.seeds if chain.has(nn.Dropout) else (), mu, start)
+    layers = _layers_of(chain)
     ends = _HeadAndLoss(loss, _Linear("head", chain.head), batches)
     lowest = next((k for k, layer in enumerate(layers) if list(layer.part.parameters())), len(layers))
     totals = torch.zeros(len(members), dtype=torch.float64, device=device)
@@ -630,6 +628,20 @@ def _fit(
     return _results(batches, stack, ends.carries(), totals.to(CPU).tolist())
 
 
+def _first_step(training: Training, seeds: Sequence[int], mu: float, start: Mapping[str, Tensor]) -> _Step:
+    plain = training.optimiser == "sgd" and not training.momentum and training.clip is None
+    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+    return (_PlainSgd if plain else _Step)(training, generators, mu, start)
+
+
+def _layers_of(chain: Chain) -> list[_Layer]:
+    layers = [_LAYERS[type(part)](name, part) for name, part in chain.layers]
+    for before, layer in pairwise(layers):
+        if isinstance(layer, _Relu):
+            layer.in_place = isinstance(before, _Linear)  # a Linear does not need its output again
+    return layers
+
+
 def _results(
     batches: _Batches, stack: Mapping[str, Tensor], carries: Sequence[Tree], totals: Sequence[float]
 ) -> list[Fitted]:
@@ -637,9 +649,8 @@ def _results(
     results = []
     for k, (carry, total, steps) in enumerate(zip(carries, totals, batches.steps, strict=True)):
         if not math.isfinite(total):
-            raise MethodError(
-                f"the training loss became {total / steps} after {steps} steps; lower training.lr or set training.clip"
-            )
+            how = "lower training.lr or set training.clip"
+            raise MethodError(f"the training loss became {total / steps} after {steps} steps; {how}")
         # A copy: one member's part must not keep the memory of the others alive.
         params = {name: parts[k].clone() for name, parts in rows.items()}
         results.append(Fitted(params, carry, total / steps, steps, int(batches.counts[k].sum())))

@@ -140,10 +140,8 @@ class Training(Settings):
         if self.clients_per_round < 1:
             return max(1, round(self.clients_per_round * clients))
         if self.clients_per_round > clients:
-            raise ConfigError(
-                f"training.clients_per_round: {self.clients_per_round:g} clients a round, but the federation has "
-                f"{clients}"
-            )
+            asked = f"{self.clients_per_round:g} clients a round"
+            raise ConfigError(f"training.clients_per_round: {asked}, but the federation has {clients}")
         return int(self.clients_per_round)
 
     def steps(self, samples: int) -> int:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fedkin.codec import Tree
 from fedkin.errors import FedkinError, MethodError
@@ -21,7 +20,7 @@ from fedkin.learning.losses import Loss, Proximal, default_loss
 from fedkin.learning.metrics import score
 from fedkin.learning.net import BodyHead, Net
 from fedkin.learning.private import Private, fit_privately
-from fedkin.learning.sgd import fit, infer
+from fedkin.learning.sgd import What, fit, infer
 from fedkin.learning.training import Training
 from fedkin.tasks import Task
 from fedkin.views import ClientView
@@ -54,7 +53,7 @@ class InferJob:
 
     id: str
     params: Params
-    what: Literal["logits", "features"] | Callable[..., Tensor]
+    what: What
     data: Samples | None = None
     net: Net | None = None
     round: int = 0

@@ -197,11 +197,25 @@ def plain(module: type[nn.Module]) -> type[Model]:
         return _PLAIN[module]
     own_name = module.__dict__.get("name")
     name = own_name if isinstance(own_name, str) else module.__name__
+    fields: dict[str, Any] = {"name": (Literal[name], name), **_fields_of(module)}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            settings = create_model(module.__name__, __base__=Plain, __module__=module.__module__, **fields)
+    except Exception as error:  # names that pydantic reserves, types that it does not know
+        raise ConfigError(f"{module.__name__}: its arguments cannot be settings: {error_text(error)}") from error
+    _PLAIN[module], settings.module = settings, module
+    settings.__doc__ = inspect.cleandoc(module.__dict__.get("__doc__") or f"The torch module {module.__name__}.")
+    return settings
+
+
+def _fields_of(module: type[nn.Module]) -> dict[str, Any]:
+    """Return {argument: (type, default or ...)} of the arguments that are settings."""
     try:
         hints = typing.get_type_hints(module.__init__)
     except Exception:  # a name that only type checkers know
         hints = {}
-    fields: dict[str, Any] = {"name": (Literal[name], name)}
+    fields = {}
     for argument in inspect.signature(module).parameters.values():
         if argument.name == "task" or argument.kind in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD):
             continue
@@ -212,15 +226,7 @@ def plain(module: type[nn.Module]) -> type[Model]:
             raise ConfigError(f"{module.__name__}: its argument {argument.name!r} cannot be a setting: rename it")
         hint = _setting_type(hints.get(argument.name, argument.empty), argument.default)
         fields[argument.name] = (hint, ... if required else argument.default)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            settings = create_model(module.__name__, __base__=Plain, __module__=module.__module__, **fields)
-    except Exception as error:  # names that pydantic reserves, types that it does not know
-        raise ConfigError(f"{module.__name__}: its arguments cannot be settings: {error_text(error)}") from error
-    _PLAIN[module], settings.module = settings, module
-    settings.__doc__ = inspect.cleandoc(module.__dict__.get("__doc__") or f"The torch module {module.__name__}.")
-    return settings
+    return fields
 
 
 def _is_plain(value: object) -> bool:

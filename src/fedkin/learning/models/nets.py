@@ -34,10 +34,8 @@ class Model(Settings):
         """Return (channels, height, width) of the task's images; raises ConfigError for sides below `least` pixels."""
         shape = task.numbers(f"model.name: {self.name!r}")
         if len(shape) != 3 or min(shape[1:]) < least:
-            raise ConfigError(
-                f"model.name: {self.name!r} needs images [channels, height, width] of at least {least} pixels a side, "
-                f"the task's inputs have shape {shape}"
-            )
+            needs = f"needs images [channels, height, width] of at least {least} pixels a side"
+            raise ConfigError(f"model.name: {self.name!r} {needs}, the task's inputs have shape {shape}")
         channels, height, width = shape
         return channels, height, width
 
@@ -283,10 +281,8 @@ class UNet(Model):
             raise ConfigError(f"model.name: {self.name!r} labels every pixel, and this task is {task.kind}")
         channels, *sides = task.numbers(f"model.name: {self.name!r}")
         if any(side % 2**self.depth for side in sides):
-            raise ConfigError(
-                f"model.depth: {self.depth} halvings need sides that {2**self.depth} divides, the images are "
-                f"{sides[0]} x {sides[1]}"
-            )
+            needs = f"{self.depth} halvings need sides that {2**self.depth} divides"
+            raise ConfigError(f"model.depth: {needs}, the images are {sides[0]} x {sides[1]}")
         return _UNetBody(channels, self.width, self.depth), nn.Conv2d(self.width, task.outputs, 1)
 
 
