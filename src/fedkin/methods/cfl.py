@@ -178,6 +178,4 @@ def direction(
 
 def along(params: Params, start: Params, towards: Params) -> float:
     """Return the update's inner product with a direction; it ranks directions of length 1 by their cosine."""
-    return float(
-        sum(((params[name] - start[name]).double() * tensor.double()).sum() for name, tensor in towards.items())
-    )
+    return float(sum(((params[name] - start[name]).double() * part.double()).sum() for name, part in towards.items()))

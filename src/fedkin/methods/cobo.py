@@ -54,9 +54,8 @@ class CoBo(OwnModels):
         gradients = {}
         for other, params in sorted(message["points"].items()):
             moved = (yield from Fit(params, training=step, data=client.train.take(rows))).params
-            gradients[other] = {
-                name: (params[name] - moved[name]) / client.training.lr for name in client.net.trainable
-            }
+            lr, names = client.training.lr, client.net.trainable
+            gradients[other] = {name: (params[name] - moved[name]) / lr for name in names}
         return Message(gradients=gradients)
 
     @phase(params=NET)
@@ -86,20 +85,17 @@ class CoBo(OwnModels):
         drawn = [pair for pair, x in zip(every, server.rng("pairs").random(len(every)), strict=True) if x < chance]
         points: dict[str, dict[str, Params]] = {}
         for one, other in drawn:
-            halfway = weighted_mean(
-                {"": models.get(one, server.initial), " ": models.get(other, server.initial)}, {"": 1.0, " ": 1.0}
-            )
+            pair = {"": models.get(one, server.initial), " ": models.get(other, server.initial)}
+            halfway = weighted_mean(pair, dict.fromkeys(pair, 1.0))
             points.setdefault(one, {})[other] = points.setdefault(other, {})[one] = halfway
         if not points:
             return
         replies = yield from Ask("gradients", {id: Message(points=points[id]) for id in sorted(points)})
         weights = {one: dict(row) for one, row in server.state["weights"].items()}
         for one, other in drawn:
-            mine, theirs = (
-                replies[a]["gradients"].get(b) if a in replies else None for a, b in ((one, other), (other, one))
-            )
-            if mine is not None and theirs is not None:
-                agreement = inner(mine, theirs, names)
+            gradients = [replies[a]["gradients"].get(b) for a, b in ((one, other), (other, one)) if a in replies]
+            if len(gradients) == 2 and None not in gradients:
+                agreement = inner(gradients[0], gradients[1], names)
                 moved = weight_of(server.state, one, other) + self.gamma * agreement
                 moved = min(max(moved, 0.0), 1.0)
                 weights.setdefault(one, {})[other] = weights.setdefault(other, {})[one] = moved

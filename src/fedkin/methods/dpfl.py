@@ -85,7 +85,8 @@ class Dpfl(OwnModels):
         for id in sampled:
             choose = bool(state["models"]) and (server.round % self.every == 0 or id not in state["partners"])
             others = self.drawn(server, id) if choose else state["partners"].get(id, [])
-            models, sizes = ({other: state[name][other] for other in others} for name in ("models", "sizes"))
+            models = {other: state["models"][other] for other in others}
+            sizes = {other: state["sizes"][other] for other in others}
             asked[id] = Message(models=models, sizes=sizes, choose=choose)
         replies = yield from Ask("train", asked)
         if not replies:

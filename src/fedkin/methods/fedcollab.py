@@ -121,7 +121,13 @@ class FedCollab(Clustered):
         divergence = {id: dict(row) for id, row in state["divergence"].items()}
         for (one, other), distance in (yield from self.compared(server, pairs)).items():
             divergence.setdefault(one, {})[other] = divergence.setdefault(other, {})[one] = distance
-        known = sorted(sizes)
+        state.update({"sizes": sizes, "divergence": divergence})
+        self.form_coalitions(server)
+
+    def form_coalitions(self, server: ServerView) -> None:
+        """Compute the coalitions; each starts from the mean of the models that its clients had."""
+        state = server.state
+        sizes, divergence, known = state["sizes"], state["divergence"], sorted(state["sizes"])
         d = np.array([[divergence.get(i, {}).get(j, 0.0) for j in known] for i in known])
         labels = coalitions([sizes[id] for id in known], d, self.c, self.restarts, server.key("coalitions"))
         cluster = {id: str(label) for id, label in zip(known, labels.tolist(), strict=True)}
@@ -129,7 +135,7 @@ class FedCollab(Clustered):
         for number in sorted(set(cluster.values()), key=int):
             before = {id: state["cluster"][id] for id in known if cluster[id] == number and id in state["cluster"]}
             models[number] = mean_of_clusters(state["models"], before) if before else server.initial
-        state.update({"sizes": sizes, "divergence": divergence, "cluster": cluster, "models": models})
+        state["cluster"], state["models"] = cluster, models
 
     def compared(
         self, server: ServerView, pairs: Sequence[tuple[str, str]]
@@ -145,9 +151,8 @@ class FedCollab(Clustered):
             for (one, other), params in models.items():
                 asked.setdefault(one, {})[other] = asked.setdefault(other, {})[one] = params
             train = exchange < self.exchanges
-            replies = yield from Ask(
-                "discriminate", {id: Message(models=asked[id], train=train) for id in sorted(asked)}
-            )
+            messages = {id: Message(models=asked[id], train=train) for id in sorted(asked)}
+            replies = yield from Ask("discriminate", messages)
             for one, other in pairs:
                 sides = {id: (replies[id], mate) for id, mate in ((one, other), (other, one)) if id in replies}
                 trained = {id: reply["models"][mate] for id, (reply, mate) in sides.items() if mate in reply["models"]}

@@ -95,9 +95,8 @@ class FedDrift(Clustered):
         for number in sorted(set(into.values())):
             parts = [part for part in numbers if into[part] == number]
             if len(parts) > 1:
-                models[number] = weighted_mean(
-                    {part: known[part] for part in parts}, {part: members[part] for part in parts}
-                )
+                sizes = {part: members[part] for part in parts}
+                models[number] = weighted_mean({part: known[part] for part in parts}, sizes)
         state["cluster"] = {id: into.get(number, number) for id, number in cluster.items()}
         state["models"] = {number: models[number] for number in sorted({"0", *state["cluster"].values()}, key=int)}
         state["free"] = free

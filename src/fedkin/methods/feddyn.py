@@ -67,9 +67,8 @@ class FedDyn(OneModel):
         gradient = client.state.get("gradient", {name: torch.zeros_like(w) for name, w in start.items()})
         extras = {"start": start, "gradient": gradient}
         fitted = yield from Fit(message.params, Dynamic(client.task, self.alpha), extras=extras)
-        client.state["gradient"] = {
-            name: gradient[name] - self.alpha * (fitted.params[name] - start[name]) for name in start
-        }
+        end = fitted.params
+        client.state["gradient"] = {name: gradient[name] - self.alpha * (end[name] - start[name]) for name in start}
         return Message(params=fitted.params)
 
     def start(self, server: ServerView) -> None:

@@ -54,10 +54,8 @@ class FedFomo(OwnModels):
             gains = {id: losses[""] - losses[id] for id in message["models"]}
             distances = {id: float(as_vector(p, names, own).norm()) for id, p in message["models"].items()}
             weights = taken(gains, distances)
-        share = 1.0 - sum(weights.values())
-        mean = weighted_mean(
-            {"": own, **message["models"]}, {"": share, **dict.fromkeys(message["models"], 0.0), **weights}
-        )
+        shares = {"": 1.0 - sum(weights.values()), **dict.fromkeys(message["models"], 0.0), **weights}
+        mean = weighted_mean({"": own, **message["models"]}, shares)
         fitted = yield from Fit(mean, data=kept)
         client.state["params"] = fitted.params
         return Message(params=fitted.params, taken=weights)

@@ -136,10 +136,8 @@ class EncoderSettings(Settings):
         dataset = public(self.pretrain)
         samples = encoders.chosen(dataset, self.classes, self.limit, self.seed)
         if dataset.task.shape != shape:
-            raise ConfigError(
-                f"method.encoder.pretrain: the inputs of {dataset.name} have shape {dataset.task.shape}, the clients' "
-                f"have {shape}; choose a data set of that shape"
-            )
+            shapes = f"the inputs of {dataset.name} have shape {dataset.task.shape}, the clients' have {shape}"
+            raise ConfigError(f"method.encoder.pretrain: {shapes}; choose a data set of that shape")
         count, total, squares = moments(samples)
         sums = {} if len(shape) == 3 else {"count": count, "total": total, "squares": squares}
         view = view_of(samples, shape, sums)
@@ -148,9 +146,8 @@ class EncoderSettings(Settings):
 
     def check(self, federation: Federation) -> None:
         """Raise ConfigError for inputs that the encoder cannot take."""
-        shape = federation.task.numbers(
-            "method.encoder", "choose a method that groups clients without an encoder: method.name = 'ifca' or 'cfl'"
-        )
+        how = "choose a method that groups clients without an encoder: method.name = 'ifca' or 'cfl'"
+        shape = federation.task.numbers("method.encoder", how)
         net = self.net(shape)
         if net is None or not any(isinstance(layer, nn.Sigmoid) for layer in net.module.head.modules()):
             return
@@ -256,9 +253,8 @@ class Taskonomy(ServerMethod):
         if self.average != "groups":
             stage_settings.check_size(len(federation.seen), f"method.average: {self.average!r}", "take 'groups'")
         if self.graph.control != "none":
-            stage_settings.check_size(
-                len(federation.seen), f"method.graph.control: {self.graph.control!r}", "take 'none'"
-            )
+            what = f"method.graph.control: {self.graph.control!r}"
+            stage_settings.check_size(len(federation.seen), what, "take 'none'")
 
     def start(self, server: ServerView) -> None:
         """Set the server's state.
@@ -427,9 +423,8 @@ class Taskonomy(ServerMethod):
         compared = np.arange(len(founders))
         if len(new) * len(founders) > stage_settings.LARGEST**2:
             draw = rng(seed, "members")
-            compared = np.concatenate(
-                [draw.permutation(np.flatnonzero(labels == label))[:_MEMBERS] for label in np.unique(labels)]
-            )
+            members_of = [np.flatnonzero(labels == label) for label in np.unique(labels)]
+            compared = np.concatenate([draw.permutation(rows)[:_MEMBERS] for rows in members_of])
         members = [known[row] for row in compared.tolist()]
         joins, closest = [], []
         for start in range(0, len(fresh), _ROWS):

@@ -8,7 +8,7 @@ What `fedkin advise` recommends, as a method. Inside a group this is FedAvg (McM
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -123,17 +123,8 @@ class Given(ServerMethod):
             old = server.state["models"]
             server.state["models"] = {id: group_means.get(row[0], old[id]) for id, row in rows.items()}
             return
-        shared = {id: reply for id, reply in replies.items() if "params" in reply}
-        new: dict[str, Params] = dict(server.state["models"])
-        means: dict[tuple[str, ...], Params] = {}
-        for id, row in rows.items():
-            if row not in means:
-                answered = {other: shared[other] for other in row if other in shared}
-                share = {other: float(reply["n"]) for other, reply in answered.items()}
-                models = {other: reply.params for other, reply in answered.items()}
-                means[row] = weighted_mean(models, share) if models else new[id]
-            new[id] = means[row]
-        server.state["models"] = new
+        means = means_of_rows(set(rows.values()), replies)
+        server.state["models"] = {id: means.get(row, server.state["models"][id]) for id, row in rows.items()}
 
     def offer(self, server: ServerView, id: str) -> Message:
         models = server.state["models"]
@@ -157,3 +148,13 @@ class Given(ServerMethod):
         labels = canonical(np.array([named.get(id, f"\0{id}") for id in ids]))
         numbered = dict(zip(ids, labels.tolist(), strict=True))
         return Graph(ids, weights, groups=numbered, directed=bool(self.near), round=server.round)
+
+
+def means_of_rows(rows: Iterable[tuple[str, ...]], replies: Mapping[str, Message]) -> dict[tuple[str, ...], Params]:
+    """Return the mean of the models that the clients in a row have sent, for each row of which any has."""
+    shared = {id: reply for id, reply in replies.items() if "params" in reply}
+    means: dict[tuple[str, ...], Params] = {}
+    for row in rows:
+        if models := {id: shared[id].params for id in row if id in shared}:
+            means[row] = weighted_mean(models, {id: float(shared[id]["n"]) for id in models})
+    return means

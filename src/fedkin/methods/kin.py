@@ -58,6 +58,7 @@ from fedkin.methods.blocks.signatures import (
 from fedkin.methods.blocks.watching import watch_members
 from fedkin.views import ClientView, ServerView
 
+Costs = Mapping[str, np.ndarray[Any, Any]]  # by client id, the mean held-out losses [levels, columns]
 LEVELS = ("all", "branches", "groups")  # from one model to the most models
 MIN_TRIAL = 3  # with fewer trial rounds nothing is chosen: groups with shared heads
 MIN_HOLDOUT = 30  # with fewer held-out samples of all clients together nothing is chosen
@@ -207,9 +208,8 @@ class Kin(SigningMethod):
         # Clients without a signature sign; groups are found, and newcomers are placed in them.
         every = self.regroup_every
         again = every is not None and server.round > 1 and (server.round - 1) % every == 0
-        signed = yield from collect_signatures(
-            server, server.state, unsigned(server, sampled, () if again else state["signatures"])
-        )
+        to_sign = unsigned(server, sampled, () if again else state["signatures"])
+        signed = yield from collect_signatures(server, state, to_sign)
         if signed:
             update_groups(server, signed, self)
         ids = [id for id in sampled if id in state["group"]]
@@ -222,21 +222,20 @@ class Kin(SigningMethod):
     def train_level(self, server: ServerView, level: str, ids: Sequence[str]) -> ServerFlow[None]:
         """FedAvg inside each node of a level."""
         state, nodes = server.state, nodes_of(server.state, level)
+        by_itself = {id for id in ids if alone(state, level, id)}
         # If both levels train, a client that is alone at both trains once, at the level of groups.
         twice = level == "branches" and "groups" in state["models"]
-        asked = [id for id in ids if not twice or not alone(state, level, id)]
+        asked = [id for id in ids if not (twice and id in by_itself)]
         if not asked:
             return
-        sharing = {id: nodes[id] for id in asked if not alone(state, level, id)}
+        sharing = {id: nodes[id] for id in asked if id not in by_itself}
         messages = {id: self.message(server, level, id) for id in asked}
         replies = yield from Ask("train", messages, mean_asked(self.weights, self.aggregate, sharing))
-        shared = {id: reply for id, reply in replies.items() if id in sharing} if self.aggregate != "mean" else replies
         # A client that trained alone now keeps its model itself, so the server drops its start.
-        started = {nodes[id] for id in replies if alone(state, level, id)}
+        started = {nodes[id] for id in replies if id in by_itself}
         models = {node: model for node, model in state["models"][level].items() if node not in started}
-        state["models"] = {
-            **state["models"], level: cluster_means(models, sharing, shared, self.weights, self.aggregate),
-        }  # fmt: skip
+        models = cluster_means(models, sharing, replies, self.weights, self.aggregate)
+        state["models"] = {**state["models"], level: models}
 
     def choose(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[None]:
         """Choose a level, its shared head and a strength; without costs the trial continues."""
@@ -252,9 +251,8 @@ class Kin(SigningMethod):
         # In doubt the earlier candidate wins; models with mean heads and own heads come last.
         first, *weaker = strengths(server.task)
         candidates = [(solved, first), (trained, first), *((models, s) for models in (trained, solved) for s in weaker)]
-        table = {
-            id: np.concatenate([again[id][:, :1], costs[id], again[id][:, 1:]], axis=1) for id in costs if id in again
-        }
+        both = [id for id in costs if id in again]
+        table = {id: np.concatenate([again[id][:, :1], costs[id], again[id][:, 1:]], axis=1) for id in both}
         if table:
             enough = sum(sizes[id] for id in table) >= MIN_HOLDOUT
             levels = list(trained)
@@ -414,9 +412,7 @@ def in_proportion(training: Training, kept: int, n: int) -> Training:
     return training.model_copy(update={"batch_size": math.ceil(training.batch_size * kept / n)})
 
 
-def best_candidate(
-    costs: Mapping[str, np.ndarray[Any, Any]], sizes: Mapping[str, int], levels: Sequence[str]
-) -> tuple[str, int]:
+def best_candidate(costs: Costs, sizes: Mapping[str, int], levels: Sequence[str]) -> tuple[str, int]:
     """Return level and column of the smallest pooled cost; in doubt, more models and the earlier column.
 
     In doubt: within DOUBT standard errors over clients.
@@ -438,9 +434,7 @@ def best_candidate(
     return levels[level], column
 
 
-def excess_in(
-    costs: Mapping[str, np.ndarray[Any, Any]], sizes: Mapping[str, int]
-) -> Callable[[int, int], tuple[float, float]]:
+def excess_in(costs: Costs, sizes: Mapping[str, int]) -> Callable[[int, int], tuple[float, float]]:
     """Return f(candidate, other) = (excess cost, its standard error), by place in the flattened table of costs.
 
     The share CLIPPED of the differences is clipped at either end, and a client's size at the median, so that a few
@@ -462,7 +456,7 @@ def excess_in(
 
 
 def leads_of(
-    costs: Mapping[str, np.ndarray[Any, Any]], sizes: Mapping[str, int], levels: Sequence[str], choice: tuple[str, int]
+    costs: Costs, sizes: Mapping[str, int], levels: Sequence[str], choice: tuple[str, int]
 ) -> dict[str, list[float]]:
     """{other level: [lead, low, high]}: how much less the choice costs than that level's best candidate.
 
@@ -527,7 +521,7 @@ def update_groups(server: ServerView, signed: Mapping[str, Tensor], method: Kin)
 
 
 def _search(server: ServerView, method: Kin) -> None:
-    """Find all groups and the levels above them, and put the levels on trial.
+    """Find all groups and the levels above them, with a model to begin with, and put the levels on trial.
 
     If groups were trained, each group continues from the model of the old group of most of its members.
     """
@@ -552,6 +546,12 @@ def _search(server: ServerView, method: Kin) -> None:
         level: models if level == "groups" else dict.fromkeys(sorted(set(nodes_of(state, level).values())), mean)
         for level in levels_of(state, method.degrees)
     }
+    _begin_trial(server, method)
+
+
+def _begin_trial(server: ServerView, method: Kin) -> None:
+    """Put the levels on trial in half of the rounds until the next search; with few rounds the last level is chosen."""
+    state = server.state
     rounds = server.training.rounds - server.round + 1 if method.regroup_every is None else method.regroup_every
     state["trial_end"], state["choice"] = server.round - 1 + rounds // 2, {}
     if method.degrees == "groups" or rounds // 2 < MIN_TRIAL:

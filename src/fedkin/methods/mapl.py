@@ -108,9 +108,8 @@ class CollaborationSettings(Settings):
                 steps=self.steps,
             )  # fmt: skip
         else:
-            w = sign_step(
-                w, released_similarity(s, place), place, gamma=gamma, mu1=self.mu1, mu2=mu2, beta=beta, rate=self.rate
-            )
+            s = released_similarity(s, place)
+            w = sign_step(w, s, place, gamma=gamma, mu1=self.mu1, mu2=mu2, beta=beta, rate=self.rate)
         return dict(zip(ids, w.tolist(), strict=True))
 
     def solved(self, s: Array, own: int, n: Array) -> Array:
@@ -120,9 +119,8 @@ class CollaborationSettings(Settings):
         # `count` is about the number of similar peers. Equal weights on so many have the norm 1 / sqrt(count): in this
         # unit the result depends neither on the number of peers nor on the number of clusters.
         count = float((trust * np.square(np.maximum(s, 0.0))).sum())
-        return collaboration_weights(
-            s, own, trust=trust, mu1=self.mu1, mu2=mu2, beta=beta * np.sqrt(count), eps=self.eps
-        )
+        beta = beta * np.sqrt(count)
+        return collaboration_weights(s, own, trust=trust, mu1=self.mu1, mu2=mu2, beta=beta, eps=self.eps)
 
     def smallest_weight(self, neighbours: int) -> float | None:
         """The smallest weight of an edge for a peer with this number of neighbours; None: every pair has an edge."""
@@ -238,9 +236,8 @@ class Mapl(PeerMethod):
 
     def objective(self) -> TwoViews:
         """The local objective, Eq. 2-5."""
-        return TwoViews(
-            self.augment, self.ce, self.cont, self.proto, self.uni, self.temperature, self.spread, self.variant
-        )
+        weights = self.ce, self.cont, self.proto, self.uni
+        return TwoViews(self.augment, *weights, self.temperature, self.spread, self.variant)
 
     def weights(self, peer: PeerView, heads: Mapping[str, Message]) -> Row:
         """Return this round's weights of the peer and of all peers in `heads`, before edges are dropped, Eq. 6-9."""

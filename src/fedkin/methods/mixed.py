@@ -130,26 +130,21 @@ class Mixed(ServerMethod):
         server.state.update({"sums": {}, "beta": empty, "ratios": empty})
 
     def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
-        state, again = server.state, server.task.kind != "regression"
+        state, again = server.state, server.task.kind != "regression"  # the weights of classes change in each round
         asked = {id: self.offer(server, id) for id in sampled if again or id not in state["sums"]}
         replies = (yield from Ask("sums", asked)) if asked else {}
         if not replies:
             return
         state["sums"] = {**state["sums"], **{id: dict(reply.items()) for id, reply in sorted(replies.items())}}
-        fits = [
-            reml(_sites(state["sums"], target), self.slopes, None if server.task.kind == "regression" else 1.0)
-            for target in range(_targets(server.task))
-        ]
+        sigma2 = 1.0 if again else None
+        fits = [reml(_sites(state["sums"], target), self.slopes, sigma2) for target in range(_targets(server.task))]
         state["beta"] = torch.from_numpy(np.stack([fit.beta for fit in fits]))
         state["ratios"] = torch.from_numpy(np.stack([fit.ratios for fit in fits]))
-        server.info = {
-            f"{name}{'' if len(fits) == 1 else f'_{target}'}": value
-            for target, fit in enumerate(fits)
-            for name, value in (
-                ("variance_within", fit.sigma2),
-                ("variance_of_intercepts", fit.sigma2 * fit.ratios[-1]),
-            )
-        }
+        server.info = {}
+        for target, fit in enumerate(fits):
+            end = "" if len(fits) == 1 else f"_{target}"
+            server.info[f"variance_within{end}"] = fit.sigma2
+            server.info[f"variance_of_intercepts{end}"] = fit.sigma2 * fit.ratios[-1]
 
     # -- the model that a client uses -------------------------------------------------------------------------
 

@@ -52,9 +52,8 @@ class Pacfl(Clustered):
     linkage: Literal["average", "single", "complete"] = "average"
 
     def check(self, federation: Federation) -> None:
-        federation.task.numbers(
-            "method.name: 'pacfl'", "choose a method that groups clients by their models: ifca or cfl"
-        )
+        how = "choose a method that groups clients by their models: ifca or cfl"
+        federation.task.numbers("method.name: 'pacfl'", how)
 
     @phase(basis=Shaped("size", Upto(lambda at: at.method.vectors * at.task.classes), dtype=torch.float64))
     def sign(self, client: ClientView, message: Message) -> Message:

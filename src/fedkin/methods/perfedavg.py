@@ -46,9 +46,8 @@ class AfterOneStep:
         inner, outer = (_rows(batch, slice(0, None, 2)), _rows(batch, slice(1, None, 2))) if several else (batch, batch)
         loss = self._loss(model, params, inner)
         gradients = torch.autograd.grad(loss, list(params.values()), create_graph=self.second_order, allow_unused=True)
-        moved = {
-            name: p if g is None else p - self.alpha * g for (name, p), g in zip(params.items(), gradients, strict=True)
-        }
+        parts = zip(params.items(), gradients, strict=True)
+        moved = {name: p if g is None else p - self.alpha * g for (name, p), g in parts}
         return self._loss(model, moved, outer)
 
     def _loss(self, model: BodyHead, params: dict[str, Tensor], batch: Batch) -> Tensor:

@@ -263,9 +263,8 @@ def similarity(server: ServerView, replies: Sequence[Message], settings: GraphSe
         return graph.similarity_stage(settings.similarity)(as_points(vectors))
     anchors, owned = stacked_anchors(server, replies, settings.match)
     alpha = {"both": alpha, "heads": 1.0, "anchors": 0.0}[settings.similarity]
-    s = graph.response_similarity(
-        head_outputs(server, replies, anchors, owned, settings.match), owned, match=settings.match
-    )
+    outputs = head_outputs(server, replies, anchors, owned, settings.match)
+    s = graph.response_similarity(outputs, owned, match=settings.match)
     s *= alpha
     s += (1 - alpha) * graph.anchor_similarity(anchors.numpy(), owned, match=settings.match)
     return s
@@ -315,9 +314,8 @@ def check_round(clients: int, settings: GraphSettings) -> None:
     if clients > MOST:
         raise ConfigError(f"training.clients_per_round: {clients:,}; SFMTL-Graph compares heads of at most {MOST:,}")
     if settings.control in ("oracle", "uniform"):
-        raise ConfigError(
-            f"method.graph.control: {too_many}, {settings.control!r} would link all pairs: take another one"
-        )
+        why = f"{settings.control!r} would link all pairs"
+        raise ConfigError(f"method.graph.control: {too_many}, {why}: take another one")
     if settings.similarity not in _OWN:
         raise ConfigError(f"method.graph.similarity: {too_many}, take one of {', '.join(_OWN)}")
     if settings.sparsify.partition(":")[0] not in _KEPT:

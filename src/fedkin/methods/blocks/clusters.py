@@ -25,15 +25,15 @@ def cluster_means(
 ) -> dict[str, Params]:  # fmt: skip
     """One model per cluster: the weighted mean of its members' replies. A cluster without replies keeps its model.
 
-    models: {cluster: params}; cluster: {client id: cluster} of every reply, or of the answer to
-    Ask(..., mean_asked(weights, aggregate, cluster)). aggregate: the rule in place of the mean.
+    models: {cluster: params}; cluster: {client id: cluster}; replies of other clients do not count. replies: also the
+    answer to Ask(..., mean_asked(weights, aggregate, cluster)). aggregate: the rule in place of the mean.
     """
     if (asked := mean_asked(weights, aggregate, cluster)) is not None and isinstance(replies, AveragedReplies):
         return {**models, **asked.by_group(replies)}
     share = mean_weights(replies, weights)
     new = dict(models)
-    for number in sorted({cluster[id] for id in replies}):
-        members = [id for id in replies if cluster[id] == number]
+    for number in sorted({cluster[id] for id in replies if id in cluster}):
+        members = [id for id in replies if cluster.get(id) == number]
         new[number] = aggregated({id: replies[id].params for id in members}, share, aggregate, models.get(number))
     return new
 

@@ -26,6 +26,7 @@ from fedkin.flow import Ask, Message, ServerFlow, ServerMethod, phase
 from fedkin.forms import COUNT, Bytes, Context, Fields, Noised, Shaped, Sums
 from fedkin.graph import Evidence, Plan, Signature, Spread, Verdicts, canonical, find, place, same_alpha, sign
 from fedkin.graph import private_signatures as private
+from fedkin.graph.signatures import Moments
 from fedkin.keys import key
 from fedkin.methods.blocks.vectors import Labels
 from fedkin.tasks import Task
@@ -291,18 +292,20 @@ def read_signature(data: Tensor, plan: Plan) -> Signature | None:
         return None
     # Cosines are bounded by sqrt(2 / features) each; waves and shares by sqrt(2).
     bounds = {"x": math.sqrt(2 / plan.features), "y": math.sqrt(2.0), "xy": math.inf}
-    for name, moments in signature.blocks.items():
-        traces = moments.traces[np.isfinite(moments.traces)]
-        # Samples of length at most b sqrt(D) have a covariance of trace at most b^2 D; unbiased, twice that for n = 2.
-        most = 2 * bounds[name] ** 2 * len(moments.mean)
-        inside = np.abs(moments.mean).max() <= 1.01 * bounds[name] and (not len(traces) or traces[0] <= 1.01 * most)
-        if not (inside and moments.effect >= 1 and moments.n in (0, signature.n) and moments.noise >= 0):
-            return None
-    if signature.cells is not None and not all(
-        np.isfinite(v).all() for v in (signature.cells.means, signature.cells.counts)
-    ):
+    if not all(_is_valid(moments, bounds[name], signature.n) for name, moments in signature.blocks.items()):
         return None
-    return signature
+    cells = signature.cells
+    finite = cells is None or (np.isfinite(cells.means).all() and np.isfinite(cells.counts).all())
+    return signature if finite else None
+
+
+def _is_valid(moments: Moments, bound: float, n: int) -> bool:
+    """Whether n samples can have these moments, if no number is larger than the bound."""
+    traces = moments.traces[np.isfinite(moments.traces)]
+    # Samples of length at most b sqrt(D) have a covariance of trace at most b^2 D; unbiased, twice that for n = 2.
+    most = 2 * bound**2 * len(moments.mean)
+    inside = np.abs(moments.mean).max() <= 1.01 * bound and (not len(traces) or traces[0] <= 1.01 * most)
+    return bool(inside and moments.effect >= 1 and moments.n in (0, n) and moments.noise >= 0)
 
 
 def tensors(arrays: Mapping[str, Any]) -> dict[str, Tensor]:

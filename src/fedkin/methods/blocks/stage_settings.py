@@ -93,17 +93,15 @@ def needs_planted(federation: Federation, **stages: str | None) -> None:
     """
     for name, stage in stages.items():
         if stage in ("oracle", "planted") and federation.planted is None:
-            raise ConfigError(
-                f"method.graph.{name}: {stage!r} needs planted groups, and those of {federation.name} are not known"
-            )
+            why = f"needs planted groups, and those of {federation.name} are not known"
+            raise ConfigError(f"method.graph.{name}: {stage!r} {why}")
 
 
 def check_size(clients: int, what: str, instead: str) -> None:
     """Raise ConfigError if all pairs of too many clients would be compared."""
     if clients > LARGEST:
-        raise ConfigError(
-            f"{what} compares all pairs of {clients:,} clients, and is made of at most {LARGEST:,}: {instead}"
-        )
+        how = f"compares all pairs of {clients:,} clients, and is made of at most {LARGEST:,}"
+        raise ConfigError(f"{what} {how}: {instead}")
 
 
 def planted_labels(server: ServerView, ids: Sequence[str]) -> npt.NDArray[np.str_] | None:

@@ -39,10 +39,8 @@ def inner_products(vectors: Sequence[Tensor]) -> Array:
 
 def inner_products_of_params(rows: Sequence[Params], names: Iterable[str], origin: Params) -> Array:
     """Inner products [n, n] of n sets of parameters, each minus the origin, over the named tensors."""
-    pieces = (
-        block for name in names for block, _ in blocks([row[name].flatten() for row in rows], origin[name].flatten())
-    )
-    return _summed(pieces, len(rows))
+    tensors = (([row[name].flatten() for row in rows], origin[name].flatten()) for name in names)
+    return _summed((block for vectors, start in tensors for block, _ in blocks(vectors, start)), len(rows))
 
 
 def _summed(pieces: Iterable[Tensor], n: int) -> Array:
