@@ -119,14 +119,7 @@ def difference(here: Agreement, there: Agreement) -> str:
             return f"{name} {escaped(str(one), 60)} here and {escaped(str(other), 60)} there"
     if here.first != there.first:
         return "the first values of the net differ: use the same version of torch, and the same files of the model"
-    # Equal settings name the same metrics in the same order, so only what they compute can differ.
-    for metric, same in zip(here.metrics, there.metrics, strict=False):
-        if metric != same:
-            return (
-                f"metric {escaped(repr(metric[0]), 60)} is other code here than there: use the same file, or version "
-                "of it"
-            )
-    return "" if len(here.metrics) == len(there.metrics) else "the metrics differ"
+    return _metrics_differ(here, there)
 
 
 def _task_facts(task: Task) -> dict[str, Any]:
@@ -141,6 +134,15 @@ def _columns_differ(here: tuple[str, ...], there: tuple[str, ...]) -> str:
     where = "here and not there" if odd in here else "there and not here"
     kind, name = ("class", odd[len(CLASS) + 1 :]) if odd.startswith(CLASS) else ("column", odd)
     return f"the {kind} {escaped(repr(name), 60)} is {where}"
+
+
+def _metrics_differ(here: Agreement, there: Agreement) -> str:
+    # Equal settings name the same metrics in the same order, so only what they compute can differ.
+    for metric, same in zip(here.metrics, there.metrics, strict=False):
+        if metric != same:
+            how = "use the same file, or version of it"
+            return f"metric {escaped(repr(metric[0]), 60)} is other code here than there: {how}"
+    return "" if len(here.metrics) == len(there.metrics) else "the metrics differ"
 
 
 def _settings_differ(here: str, there: str) -> str:

@@ -119,9 +119,8 @@ class Mailbox:
         """Process a letter of the other, and return it; raises MethodError for an invalid letter."""
         letter = read(Letter, data)
         if letter.me != self.name or letter.to != self.me:
-            raise MethodError(
-                f"a letter from {letter.me!r} to {letter.to!r}, where {self.name!r} writes to {self.me!r}"
-            )
+            expected = f"where {self.name!r} writes to {self.me!r}"
+            raise MethodError(f"a letter from {letter.me!r} to {letter.to!r}, {expected}")
         if letter.life != self.other:
             self.other, self.theirs, self.received = letter.life, {}, 0
         self.confirmed = letter.received if letter.other == self.life else 0
@@ -204,9 +203,8 @@ class Boxed(Link):
             raise MethodError(f"not a letter: {len(data):,} bytes")
         before = box.confirmed
         letter = box.read(data)
-        self.bytes_out[name] += sum(
-            len(each) for version, each in box.offers.values() if before < version <= box.confirmed
-        )  # fmt: skip
+        confirmed = [each for version, each in box.offers.values() if before < version <= box.confirmed]
+        self.bytes_out[name] += sum(map(len, confirmed))
         self.state.notify_all()
         return letter
 

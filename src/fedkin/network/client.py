@@ -511,10 +511,8 @@ class NetworkClient(ServerConnection):
         self._drop_states(order)
         last = max(self.checkpoints.rounds(), default=0)
         if last < order.last and order.last not in order.undone:
-            raise RunError(
-                f"this client's state of round {order.last} is not in {self.checkpoints.folder}: bring the "
-                "folder back with which it took part"
-            )
+            how = "bring the folder back with which it took part"
+            raise RunError(f"this client's state of round {order.last} is not in {self.checkpoints.folder}: {how}")
         kept = self.checkpoints.get(last) if last else None
         site.restore(order.round, {})
         self._begin_round(order)

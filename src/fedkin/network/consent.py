@@ -100,14 +100,16 @@ def disclosure(setup: Setup, client: Client, page: Page | None = None) -> list[s
             "keys, encrypted shares, signatures, and its number of samples; in a smaller group nothing is sent"
         )
     lines += lines_about(client, peer)
-    if not peer:
-        exact = ", without noise" if private.on else ""
-        lines.append(
-            "evaluation: the loss and the task's figures over its test samples, their number, and a hash of "
-            f"its model{exact}"
-        )
+    return lines if peer else lines + _describe_evaluation(setup)
+
+
+def _describe_evaluation(setup: Setup) -> list[str]:
+    exact = ", without noise" if setup.privacy.on else ""
+    what = "the loss and the task's figures over its test samples, their number, and a hash of its model"
+    lines = [f"evaluation: {what}{exact}"]
+    if setup.measures:
         further = ", ".join(f"{each.name} ({file_of(each) or 'fedkin'})" for each in setup.measures)
-        lines += [f"metrics: a number of each over its test samples{exact}: {further}"] if further else []
+        lines.append(f"metrics: a number of each over its test samples{exact}: {further}")
     return lines
 
 
@@ -186,9 +188,8 @@ def _describe_noise(setup: Setup, client: Client, page: Page | None) -> list[str
             f"epsilon {private.sample_epsilon:g} at delta {private.delta:g} for one sample; no more fits after that"
         )
     most = private.epsilon(releases * rounds, signed, trained)
-    lines.append(
-        f"epsilon: {most:.3g} at delta {private.delta:g} after {rounds} rounds with one message of each kind; no more"
-    )
+    after = f"after {rounds} rounds with one message of each kind; no more"
+    lines.append(f"epsilon: {most:.3g} at delta {private.delta:g} {after}")
     if page is not None and page.ledger.lines:
         lines.append(f"epsilon so far: {page.ledger.epsilon(private.delta):.3g}, with all runs on this machine")
     limits = {"the experiment": private.budget, "this participant, over all runs": page and page.ledger.limit}

@@ -188,10 +188,8 @@ def common_name(subject: x509.Name, where: str) -> str:
     names = [str(each.value) for each in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
     if len(names) != 1 or not plain_word(names[0]):
         got = ", ".join(repr(escaped(each, 64)) for each in names) or "none"
-        raise ConfigError(
-            f"{where}: expected one common name of letters, digits, '.', '_' and '-', which names the participant; got "
-            f"{got}"
-        )
+        expected = "one common name of letters, digits, '.', '_' and '-', which names the participant"
+        raise ConfigError(f"{where}: expected {expected}; got {got}")
     return names[0]
 
 
@@ -240,10 +238,8 @@ def verify(
     except (verification.VerificationError, ValueError) as error:
         issuer = escaped(chain[-1].issuer.rfc4514_string(), 80)
         wanted = " or ".join(f"{escaped(root.subject.rfc4514_string(), 80)} {fingerprint(root)}" for root in roots)
-        raise ConfigError(
-            f"{where}: not signed by the CA of this federation: signed by {issuer}, expected {wanted} "
-            f"({error_text(error)})"
-        ) from None
+        why = f"signed by {issuer}, expected {wanted} ({error_text(error)})"
+        raise ConfigError(f"{where}: not signed by the CA of this federation: {why}") from None
 
 
 def _check_issuer(policy: object, certificate: object, usage: x509.KeyUsage | None) -> None:

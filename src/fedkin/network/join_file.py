@@ -98,9 +98,8 @@ class Join(Settings):
     @classmethod
     def _is_supported(cls, value: int) -> int:
         if value != VERSION:
-            raise ValueError(
-                f"this fedkin reads version {VERSION}; have the file made anew, or install the fedkin of it"
-            )
+            how = "have the file made anew, or install the fedkin of it"
+            raise ValueError(f"this fedkin reads version {VERSION}; {how}")
         return value
 
     @field_validator("federation")
@@ -191,9 +190,8 @@ def read_join(path: Path) -> Join:
 def write_join(join: Join, path: Path) -> None:
     """Write a new join file; raises ConfigError if it cannot be written."""
     table = join.model_dump()
-    table["members"] = {
-        name: {key: value for key, value in member.items() if value} for name, member in table["members"].items()
-    }
+    for name, member in table["members"].items():
+        table["members"][name] = {key: value for key, value in member.items() if value}
     text = tomli_w.dumps(table, multiline_strings=True)
     if toml_of(text) != table:  # text has line ends other than a line feed
         text = tomli_w.dumps(table)

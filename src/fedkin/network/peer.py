@@ -53,9 +53,8 @@ class PeerEngine(Engine):
         self.next = 0  # before this round the neighbours offer nothing to this peer
         status.rounds = setup.training.rounds
         clients = {client.id: client}
-        site = LocalSite(
-            setup, clients, OneByOne(setup.net, clients, Modules(opened(device))), noise=system_noise, store=page
-        )
+        executor = OneByOne(setup.net, clients, Modules(opened(device)))
+        site = LocalSite(setup, clients, executor, noise=system_noise, store=page)
         super().__init__(setup, Roster({id: Entry(True, 1, sizes[id], None) for id in names}, setup.task), site)
 
     def round(self, number: int) -> Outcome:

@@ -46,16 +46,13 @@ def agree_with_peers(
         return _pull_tables(link, what, mine, first if kept is None else set(), stop, say)
 
     try:
-        columns = {
-            id: ColumnTypes.from_json(text)
-            for id, text in exchanged("columns", table.summary.columns.to_json()).items()
-        }
+        texts = exchanged("columns", table.summary.columns.to_json())
+        columns = {id: ColumnTypes.from_json(text) for id, text in texts.items()}
         common = common_columns(columns) if kept is None else kept.columns
         if extra := table.keep(common):
             say(f"columns that most do not have stay here: {', '.join(map(escaped, extra))}")
-        profiles = {
-            id: TableSummary.from_json(text) for id, text in exchanged("profile", table.summary.to_json()).items()
-        }
+        texts = exchanged("profile", table.summary.to_json())
+        profiles = {id: TableSummary.from_json(text) for id, text in texts.items()}
         return kept or Shared(agree(profiles, table.reading), common, tuple(profiles))
     except DataError as error:
         raise RunError(error_text(error)) from None

@@ -214,10 +214,9 @@ class Registration:
         if self.reading is not None and self.shared is None:
             raise RunError("encoding.json: the encoding on which all agreed is not in the folder; put the file back")
         try:
-            first = {
-                id: {"told": {1: {k: facts[k] for k in About.model_fields}}} for id, facts in kept["clients"].items()
-            }
-            self.members = {id: parse(Member, tree, id) for id, tree in (moved or first).items()}
+            about = {id: {k: facts[k] for k in About.model_fields} for id, facts in kept["clients"].items()}
+            trees = moved or {id: {"told": {1: facts}} for id, facts in about.items()}
+            self.members = {id: parse(Member, tree, id) for id, tree in trees.items()}
             self.run, self.fingerprint = str(kept["run"]), str(kept["fingerprint"])
             self._set_task(task_from(kept["task"]))
         except (KeyError, TypeError, AttributeError, ConfigError):
@@ -466,9 +465,8 @@ class Registration:
             return dict.fromkeys(like, f"the experiment cannot be run with these samples: {error_text(error)}")
         self.agreement = self.agreement.model_copy(update={"columns": first.columns})
         differing = {name: difference(self.agreement, hello.agreement) for name, hello in hellos.items()}
-        wrong = {
-            name: f"{words} (here: {first_few(like, 4)}; there: {name})" for name, words in differing.items() if words
-        }
+        here = first_few(like, 4)
+        wrong = {name: f"{words} (here: {here}; there: {name})" for name, words in differing.items() if words}
         if wrong:  # even a client with the task of most may be refused here, and come back with another file
             self.setup, self.agreement = setup, agreement
         return wrong
@@ -551,10 +549,11 @@ class Registration:
         """Keep a hello until the next round (later: what changes then), or until all clients have reached its stage."""
         before = self.next_round.pop(name, None)  # a client that was about to leave may have come back
         known = self.processes.get(name), None if before is None else before.life
-        if not hello.leaves and hello.life not in known:
-            self.say(f"{name} is here" + (" again" if name in self.processes else ""))
-        if hello.seen and not hello.leaves:
-            self.hellos[hello.stage][name] = hello
+        if not hello.leaves:
+            if hello.life not in known:
+                self.say(f"{name} is here" + (" again" if name in self.processes else ""))
+            if hello.seen:
+                self.hellos[hello.stage][name] = hello
         if not self._is_active(name) or not later:
             self.processes[name] = hello.life
         if later and (hello.leaves or hello.about is not None):

@@ -151,9 +151,8 @@ class Sealer(Signer):
         except ImportError:
             raise ConfigError("messages by a router are sealed by HPKE: pip install -U 'cryptography>=47'") from None
         if not isinstance(identity.key, ec.EllipticCurvePrivateKey) or identity.key.curve.name != _CURVE:
-            raise ConfigError(
-                f"{identity.name}: by a router messages are sealed to keys of P-256, and this key is another"
-            )
+            why = "by a router messages are sealed to keys of P-256, and this key is another"
+            raise ConfigError(f"{identity.name}: {why}")
         self._key = identity.key
         self._keys = {name: _public(name, member.certificate) for name, member in book.items()}
         self._suite = Suite(KEM.P256, KDF.HKDF_SHA256, AEAD.AES_256_GCM)
@@ -188,10 +187,8 @@ class Sealer(Signer):
 
 def _public(name: str, certificate: str) -> ec.EllipticCurvePublicKey:
     if not certificate:
-        raise ConfigError(
-            f"members.{name}: no certificate, and by a router messages are sealed to it: fedkin net invite "
-            f"--certificate {name}.crt"
-        )
+        how = f"fedkin net invite --certificate {name}.crt"
+        raise ConfigError(f"members.{name}: no certificate, and by a router messages are sealed to it: {how}")
     key = certificates_of(certificate.encode(), f"members.{name}.certificate")[0].public_key()
     if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != _CURVE:
         raise ConfigError(f"members.{name}.certificate: by a router messages are sealed to keys of P-256; got another")

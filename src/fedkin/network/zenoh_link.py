@@ -85,9 +85,8 @@ class ZenohLink(Link):
         self._offers = Offers(self._book, self.refused.add)
         _close_at_exit(self)
         try:
-            self._queryables = [
-                self._session.declare_queryable(f"{KEY}/{self.me}/{name}", self._asked) for name in self._book
-            ]
+            places = [f"{KEY}/{self.me}/{name}" for name in self._book]
+            self._queryables = [self._session.declare_queryable(place, self._asked) for place in places]
             liveliness = self._session.liveliness()
             self._watch = liveliness.declare_subscriber(f"{ALIVE}/*", self._seen, history=True)
             self._token = liveliness.declare_token(f"{ALIVE}/{self.me}")
