@@ -238,3 +238,25 @@ def test_who_takes_no_part_changes_no_encoding(tmp_path: Path) -> None:
     rows = table(SOUTH).drop(columns="died")
     rows["admitted"] = pd.to_datetime(rows["admitted"])
     assert len(load(tmp_path / SOUTH).predict(rows)) == 60
+
+
+def test_a_newcomer_that_network_clients_does_not_name_comes_back_with_its_table(tmp_path: Path) -> None:
+    folder = written(tmp_path / "stays")
+    plan = plan_for(folder, data={"kind": "classification"})
+    named = {"network.clients": [NORTH, EAST], "network.newcomers": True, "training.rounds": 4}
+    there = Hospitals(plan.with_changes(**named), folder, tmp_path)
+
+    def then(round: int) -> None:
+        if round == 1:
+            there.start(SOUTH)
+            there.heard("server", "takes part from the next")
+        elif round == 2:
+            there.stop(SOUTH)
+            there.start(SOUTH)
+            there.heard("server", f"{SOUTH} is here again")
+
+    there.start(NORTH, EAST)
+    result = there.run(Ending(then=then))
+    there.join()
+    assert there.errors == {}
+    assert {row[1] for row in result.clients if row[0] == 4} == set(HOSPITALS)

@@ -621,13 +621,19 @@ class Registration:
             return self._why_not_admitted(name, hello)
         if self.complete and hello.about is not None:
             return self._unlike_before(self.members[name].now, hello.about)
-        clients = () if self.complete else self._decided_clients(hello.stage)
+        if not self.complete and (words := self._not_among_first(name, hello.stage)):
+            return words
+        return "" if hello.stage == "about" else self._unlike_columns(hello)
+
+    def _not_among_first(self, name: str, stage: Stage) -> str:
+        """Return why a client cannot be one of those that begin; empty if it can."""
+        clients = self._decided_clients(stage)
         if clients and name not in clients:
             return f"the federation is complete without it ({first_few(sorted(clients))})"
         named = self.network.clients
         if not isinstance(named, int) and name not in named:
             return f"network.clients does not name it ({first_few(named)})"
-        return "" if hello.stage == "about" else self._unlike_columns(hello)
+        return ""
 
     def _decided_clients(self, stage: Stage) -> Collection[str]:
         """Return the clients that alone can take part; empty if that is not known yet."""
