@@ -80,6 +80,13 @@ def test_test_samples_change_nothing_but_the_test_figures(made: Federation, foun
 
 
 @pytest.mark.slow
+def test_one_client_is_refused_before_its_samples_are_read(made: Federation) -> None:
+    one = Federation([next(iter(made.values()))], made.task)
+    rows = {id: Rows(together=np.arange(1)) for id in one}
+    with pytest.raises(DataError, match="advice compares clients, and here is only"):
+        advise(one, BENCH, QUICK, rows=rows)
+
+
 def test_neither_names_nor_a_client_with_too_few_events_change_anything(made: Federation, found: Advice) -> None:
     names = {"ann": "zoe", "bob": "abe", "gus": "lou"}
     other = advised(made.relabel(names).reorder(sorted(names.get(id, id) for id in made if id != "hal")))

@@ -10,7 +10,7 @@ import statistics
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 import tomli_w
@@ -252,6 +252,7 @@ def test_bounds_and_alternatives_are_said() -> None:
     assert re.search(r"scenario.pooled +false +true or false", shown)
     assert re.search(r"scenario.rotations +\[0, 90, 180, 270\] +list of: 0, 90, 180 or 270", shown)
     assert describe_type(dict[str, tuple[str, ...]]) == "table of: list of: text"
+    assert describe_type(list[Annotated[str, {"unit": "s"}]]) == "list of: text"
     assert describe_type(Path) == "path"
     assert describe_value({"a": True}) == "a = true"
 

@@ -418,6 +418,15 @@ def test_a_verdict_is_not_kept_if_one_of_its_rows_was_run_again() -> None:
     )
 
 
+def test_a_page_with_figures_of_controls_alone_says_which_rows_have_none() -> None:
+    preset = str(ROOT / "presets" / "digits-rotated.toml")
+    definition = {**SMALL, "row": [], "claim": [], "federation": [{**ONE, "preset": preset}]}
+    table = parse(PaperTable, definition, "here")
+    run = Run(METRICS["accuracy"], 6, {"mean": 0.5, "bytes": 1.0}, values={"": 0.5})
+    done = FinishedPart(table.federation[0], load(Path(preset)), {"fedavg@random": {0: run}}, {})
+    assert "No figures: " in results.page(table, results.figure_rows(done, table), [], results.HOW, False)
+
+
 @pytest.mark.parametrize("name", [name for name in DEFINITIONS if (ROOT / "docs" / "results" / f"{name}.md").is_file()])
 def test_every_page_is_of_its_definition_and_of_its_csv(name: str) -> None:
     pages, table = ROOT / "docs" / "results", DEFINITIONS[name]

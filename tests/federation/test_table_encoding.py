@@ -243,3 +243,11 @@ def test_decimals_stored_as_texts_are_refused_and_codes_are_not() -> None:
     assert Federation.from_frame(whole, target="y", client="who")
     mixed = frame.assign(age=["ward 7", *frame["age"][1:]])
     assert Federation.from_frame(mixed, target="y", client="who", least=1)
+
+
+@pytest.mark.parametrize("values", [["-1", "0", "1"], ["1", "nan", "2"], ["1_1", "2_2", "1"], ["1e2", "3", "4"]])
+def test_texts_without_decimals_stay_categories(values: list[str]) -> None:
+    frame = pd.DataFrame({"who": ["a", "b"] * 15, "code": values * 10, "y": [0, 1] * 15})
+    federation = Federation.from_frame(frame, target="y", client="who", least=1)
+    assert federation.encoding is not None
+    assert federation.encoding.kinds["code"] == "category"

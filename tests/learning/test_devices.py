@@ -291,5 +291,5 @@ def test_it_is_this_threads_own_until_the_end_and_then_as_before() -> None:
         fail()
     assert not is_mine()
     assert torch.equal(torch.get_rng_state(), before)
-    with seeded(3):
+    with seeded(np.int64(3)):  # type: ignore[arg-type]
         assert torch.equal(torch.rand(2), first)

@@ -81,8 +81,11 @@ def advise(
     if plan.rounds is not None:
         bench = replace(bench, training=bench.training.model_copy(update={"rounds": plan.rounds}))
     check(federation)
+    if len(federation.seen) < 2:
+        raise DataError(f"advice compares clients, and here is only {', '.join(federation.seen)}; expected at least 2")
     judgeable = _judgeable(federation, plan, bench.seed, rows or {})
-    _check_enough(federation, judgeable)
+    if len(judgeable.ids) < 2:
+        raise _too_few(federation, judgeable)
     renamed = judgeable.renamed(federation)
     progress("candidates", 0, 1)
     splits = _candidates_by_split(renamed, judgeable.folds, bench.seed)
@@ -93,7 +96,7 @@ def advise(
     heads = [frozenset(split[name] for name in candidates if name in HEADS) for split in splits]
     rates = [bench.training.lr * factor for factor in plan.rates]
     work = Work(renamed, judgeable.folds, shapes, rates, bench, heads, strengths)
-    work, plan, outputs = _validate(work, plan, folder, progress, goes_on)
+    work, plan, outputs = _run_folds(work, plan, folder, progress, goes_on)
     share = sum(each.share for each in judgeable.folds.values()) / len(judgeable.folds)
     judged = Judged.of(_trials(work, splits, final, candidates, plan.folds, outputs), share)
     shape = final[judged.candidate]
@@ -116,7 +119,7 @@ def _candidates_by_split(federation: Federation, folds: Mapping[str, Folds], see
     return candidates
 
 
-def _validate(
+def _run_folds(
     work: Work, plan: Plan, folder: Path | None, progress: Progress, goes_on: Callable[[int], bool]
 ) -> tuple[Work, Plan, Outputs]:
     """Do the runs; returns the work and the plan without rates for which there was no time, and the outcomes."""
@@ -195,16 +198,12 @@ def _judgeable(federation: Federation, plan: Plan, seed: int, rows: Mapping[str,
     return _Judgeable(ids, folds, unknown)
 
 
-def _check_enough(federation: Federation, judgeable: _Judgeable) -> None:
-    """Raise DataError if fewer than two clients can be judged."""
-    if len(federation.seen) < 2:
-        raise DataError(f"advice compares clients, and here is only {', '.join(federation.seen)}; expected at least 2")
-    if len(judgeable.ids) < 2:
-        some = ", ".join(f"{id}: {why}" for id, why in sorted(judgeable.unknown.items())[:4])
-        raise DataError(
-            "advice needs at least 2 clients with enough training samples (10 events and 10 others for a risk, else "
-            f"8); {len(judgeable.ids)} of {len(federation)} have them ({some})"
-        )
+def _too_few(federation: Federation, judgeable: _Judgeable) -> DataError:
+    some = ", ".join(f"{id}: {why}" for id, why in sorted(judgeable.unknown.items())[:4])
+    return DataError(
+        "advice needs at least 2 clients with enough training samples (10 events and 10 others for a risk, else "
+        f"8); {len(judgeable.ids)} of {len(federation)} have them ({some})"
+    )
 
 
 def _distinct_candidates(splits: Sequence[Mapping[str, Shape]], final: Mapping[str, Shape], heads: bool) -> list[str]:

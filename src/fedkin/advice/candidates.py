@@ -202,15 +202,15 @@ def shapes_of(samples: Mapping[str, Samples], task: Task, seed: int) -> tuple[di
     if len(ids) < 2:
         return shapes, missing
     shapes["tests"] = _tested(samples, task, seed)
-    if limit := _limit_of_coefficients(len(ids), task):
+    if limit := _why_no_coefficients(len(ids), task):
         missing.append(f"coefficients and neighbours: only for {limit}")
     else:
         shapes |= _by_coefficients({id: coefficients_of(samples[id], task) for id in ids})
     return shapes | {name: shapes[base] for name, base in HEADS.items()}, missing
 
 
-def _limit_of_coefficients(clients: int, task: Task) -> str:
-    """Return the limit that keeps linear models from these clients; empty if nothing does."""
+def _why_no_coefficients(clients: int, task: Task) -> str:
+    """To what linear models are limited, if this federation exceeds that; else empty."""
     inputs = task.shapes.get("x", ())
     if len(inputs) != 1 or task.codes:
         return "tables of numbers"

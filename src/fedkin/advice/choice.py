@@ -24,8 +24,8 @@ from fedkin.analysis.paired import Outcomes, enough
 from fedkin.tasks import Task
 
 Values = npt.NDArray[np.float64]
-# A candidate, and the number of its option.
-Option = tuple[str, int]
+# A candidate, and which of its options.
+Pick = tuple[str, int]
 
 # The squared error of a diverged model: worse than any other, but with a finite variance, so that its rate loses
 # against rates without divergence.
@@ -207,7 +207,7 @@ def _between(g: Values, v: Values, x: Values) -> float:
 class _Rating(NamedTuple):
     """A candidate with its best option: the clients that would take it, and their total gain over local training."""
 
-    option: Option
+    option: Pick
     taken: frozenset[str]
     worth: float
 
@@ -231,7 +231,7 @@ class Trials:
         """The sorted ids of all clients."""
         return sorted(self.marks[self.candidates[0]][0])
 
-    def gain(self, mine: Sequence[Option], theirs: Sequence[Option], id: str, folds: Sequence[int]) -> Estimate | None:
+    def gain(self, mine: Sequence[Pick], theirs: Sequence[Pick], id: str, folds: Sequence[int]) -> Estimate | None:
         """A client's gain of `mine` over `theirs`, each with one (candidate, option) per fold."""
         first, second = list[Marks](), list[Marks]()
         for fold, (name, option), (other, its) in zip(folds, mine, theirs, strict=True):
@@ -241,9 +241,7 @@ class Trials:
                 second.append(two)
         return gain_over(first, second)
 
-    def gains(
-        self, mine: Option, theirs: Option, ids: Iterable[str], folds: Sequence[int]
-    ) -> dict[str, Estimate | None]:
+    def gains(self, mine: Pick, theirs: Pick, ids: Iterable[str], folds: Sequence[int]) -> dict[str, Estimate | None]:
         """The gain of each of these clients with `mine` (candidate, option) over `theirs`, on all these folds."""
         return {id: self.gain([mine] * len(folds), [theirs] * len(folds), id, folds) for id in sorted(ids)}
 
@@ -257,7 +255,7 @@ class Trials:
             totals.append(float((weight * g).sum() / weight.sum()) if len(v) else 0.0)
         return int(np.argmax(totals))
 
-    def best(self, folds: Sequence[int]) -> Option:
+    def best(self, folds: Sequence[int]) -> Pick:
         """The best (candidate, option) other than local training, if clients may decline it.
 
         Among candidates within one standard error of the best, take the first one.
@@ -272,7 +270,7 @@ class Trials:
         top = max(ratings, key=lambda rating: rating.worth)
         return next(one.option for one in ratings if one is top or self._level(one, top, local, folds))
 
-    def _worth(self, mine: Option, theirs: Option, ids: Collection[str], folds: Sequence[int]) -> tuple[float, float]:
+    def _worth(self, mine: Pick, theirs: Pick, ids: Collection[str], folds: Sequence[int]) -> tuple[float, float]:
         """The total gain over these clients, and its variance; surer gains have more weight, within limits."""
         g, v = _known(self.gains(mine, theirs, ids, folds))
         if not len(v):
@@ -282,7 +280,7 @@ class Trials:
         weight = weight / weight.sum() * len(v)
         return float((weight * g).sum()), float((np.square(weight) * v).sum())
 
-    def _level(self, one: _Rating, top: _Rating, local: Option, folds: Sequence[int]) -> bool:
+    def _level(self, one: _Rating, top: _Rating, local: Pick, folds: Sequence[int]) -> bool:
         """Whether a candidate is at most one standard error below `top`, if clients that do better alone decline."""
         behind, variance = 0.0, 0.0
         comparisons = (

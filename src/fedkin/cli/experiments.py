@@ -487,7 +487,7 @@ def _check_resumable(folder: Path, command: str) -> None:
     marker = "experiment.toml" if command == "run" else "plan.json"
     if not (folder / marker).is_file():
         what = f"no {marker} in it, so there is nothing to continue" if folder.exists() else "no such folder"
-        raise ConfigError(f"--resume {folder}: {what}{_likely_folder(folder, command, marker)}")
+        raise ConfigError(f"--resume {folder}: {what}{_did_you_mean(folder, command, marker)}")
     if (folder / "plan.json").is_file():
         plan = plan_in(folder)
         right = "compare" if plan.command == "compare" else "tune"
@@ -497,7 +497,7 @@ def _check_resumable(folder: Path, command: str) -> None:
             )
 
 
-def _likely_folder(folder: Path, command: str, marker: str) -> str:
+def _did_you_mean(folder: Path, command: str, marker: str) -> str:
     """Ask whether a folder was meant that this command continues: one inside, or beside with a similar name."""
     near = [path.parent for place in (folder, folder.parent) for path in sorted(place.glob(f"*/{marker}"))]
     if command == "run":

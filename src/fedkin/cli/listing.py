@@ -224,7 +224,7 @@ def _alternatives(kind: Any, metadata: list[Any]) -> list[str]:
         return [f"{', '.join(first)} or {last}" if first else last]
     if origin in (dict, Mapping):
         return [f"table of: {describe_type(inner[-1])}"]
-    text = _TYPES.get(kind, "table")
+    text = "table" if origin is not None else _TYPES.get(kind, "table")
     if origin in (tuple, list, set, frozenset, Sequence):
         words = dict.fromkeys(describe_type(each) for each in inner if each is not Ellipsis)
         if not words:

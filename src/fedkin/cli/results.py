@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -126,16 +126,20 @@ def _list(
 
 def _columns(listed_runs: Sequence[Listed], names: Sequence[str]) -> dict[str, list[str]]:
     """A cell per run for each heading; a column that no run fills is left out."""
-    metrics = {_metric_of(run) for run in listed_runs} - {""}
+    figures = [run.figures() for run in listed_runs]
+    metrics = {_metric_of(each) for each in figures} - {""}
     mean_head = metrics.pop() if len(metrics) == 1 else "mean"
-    rows = [{"run": name, **_cells(run, mean_head)} for name, run in zip(names, listed_runs, strict=True)]
+    rows = [
+        {"run": name, **_cells(run, each, mean_head)}
+        for name, run, each in zip(names, listed_runs, figures, strict=True)
+    ]
     columns = {head: [row[head] for row in rows] for head in rows[0]}
     return {head: cells for head, cells in columns.items() if any(cells)}
 
 
-def _cells(run: Listed, mean_head: str) -> dict[str, str]:
+def _cells(run: Listed, figures: Mapping[str, float], mean_head: str) -> dict[str, str]:
     """A run's figures by heading; the metric's name is beside its mean unless it is the heading."""
-    figures, metric = run.figures(), _metric_of(run)
+    metric = _metric_of(figures)
     mean = _cell(figures.get(f"{metric} mean"))
     if metric != mean_head:
         mean = f"{mean} {metric}".strip()
@@ -147,9 +151,9 @@ def _cells(run: Listed, mean_head: str) -> dict[str, str]:
     }  # fmt: skip
 
 
-def _metric_of(run: Listed) -> str:
-    """The name of the metric that a run was judged by; empty if it has no figures."""
-    return next((name.removesuffix(" mean") for name in run.figures() if name.endswith(" mean")), "")
+def _metric_of(figures: Iterable[str]) -> str:
+    """The name of the metric that a run was judged by, from its figures' names; empty if it has none."""
+    return next((name.removesuffix(" mean") for name in figures if name.endswith(" mean")), "")
 
 
 @runs.command("check")

@@ -65,16 +65,16 @@ class Attack:
         forges, has_strength = kind in FORGERS, ATTACKS[kind] is not None
         form = "KIND:SHARE:FIELD+FIELD" if forges else "KIND:SHARE"
         ways = f"{form} or {form}:STRENGTH" if has_strength else form
-        expected = ConfigError(f"run.adversaries: {spec!r}: expected {ways}")
+        wrong_form = ConfigError(f"run.adversaries: {spec!r}: expected {ways}")
         fields: tuple[str, ...] = ()
         if forges:
             fields = tuple(rest.pop(1).split("+")) if len(rest) > 1 else ("",)
         try:
             share, *given = map(float, rest)
         except ValueError:
-            raise expected from None
+            raise wrong_form from None
         if len(given) > has_strength or "" in fields:
-            raise expected
+            raise wrong_form
         strength = given[0] if given else ATTACKS[kind] or 1.0
         if not 0 < share < 1 or not 0 < strength < float("inf"):
             raise ConfigError(

@@ -203,10 +203,10 @@ class Releases:
             if self.store is not None and count:
                 self.store.keep(at, round, count, {part.name: sent[part.name] for part in parts})
         record["releases"] = self._before(record)[0] + (count if self.store is None else 0)
-        self._add_open(release, message, parts)
+        self._record_unprotected(release, message, parts)
         return sent
 
-    def _add_open(self, release: ReleaseContext, message: Message, parts: list[Part]) -> None:
+    def _record_unprotected(self, release: ReleaseContext, message: Message, parts: list[Part]) -> None:
         """Record the fields of a message that leave the client without protection."""
         phase, record = release.phase, release.record
         protected = {part.name for part in parts} | self._noised(phase).keys()

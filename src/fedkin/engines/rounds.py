@@ -99,7 +99,7 @@ class Exchange:
         least = self.setup.privacy.min_members
         sums = {group: GroupSum(mean, ask.phase, asked, least) for group, asked in sorted(groups.items())}
         for step in STEPS:
-            self._step_sums(step, sums.values(), round, turn)
+            self._ask_sums(step, sums.values(), round, turn)
         averaged = AveragedReplies(mean)
         if alone:
             for id, reply in self._asked(Ask(ask.phase, alone), round, turn).items():
@@ -108,7 +108,7 @@ class Exchange:
             self._add_sum(averaged, group, group_sum, round)
         return averaged
 
-    def _step_sums(self, step: str, sums: Collection[GroupSum], round: int, turn: int) -> None:
+    def _ask_sums(self, step: str, sums: Collection[GroupSum], round: int, turn: int) -> None:
         """Send the requests of a step of all sums together, and give each sum its answers."""
         messages = {id: message for group_sum in sums for id, message in group_sum.messages(step).items()}
         answers = self._asked(Ask(step, messages), round, turn) if messages else {}

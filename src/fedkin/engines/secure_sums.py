@@ -244,8 +244,9 @@ class Member:
         cipher, mask = bytes_of(message["cipher"]), bytes_of(message["mask"])
         self.list = _KeyList(self.session, names, cipher, mask, message["sizes"])
         if len(names) < self.least or not set(names) <= set(self.members) or self.id not in names:
-            which = f"{len(names)} members that are not those of this sum, or fewer than {self.least}"
-            raise MethodError(f"keys of {which}")
+            raise MethodError(
+                f"keys of {len(names)} members that are not those of this sum, or fewer than {self.least}"
+            )
         self.place = names.index(self.id)
         own = (self.list.cipher[self.place], self.list.mask[self.place], self.list.sizes[self.place])
         if own != (self.cipher_pair.public, self.mask_pair.public, self.size):

@@ -207,8 +207,9 @@ class Setup:
         self._check_weights()
         self._check_views()
         if self.engine.min_replies and isinstance(self.method, PeerMethod):
-            why = f"method {self.method.name!r} has no server that waits for replies"
-            raise ConfigError(f"run.min_replies: {why}; leave it out")
+            raise ConfigError(
+                f"run.min_replies: method {self.method.name!r} has no server that waits for replies; leave it out"
+            )
         if self.privacy.secure_sums:
             self._check_sums()
         if self.privacy.signature_epsilon:
@@ -242,20 +243,24 @@ class Setup:
     def _check_signatures(self) -> None:
         """Raise ConfigError if the method's clients send no signatures."""
         if isinstance(self.method, PeerMethod) or not any(map(noised_in, self._sent_fields())):
-            why = f"clients of method {self.method.name!r} send no signature"
-            how = "leave it out, or choose a method with groups from tests, such as kin"
-            raise ConfigError(f"privacy.signature_epsilon: {why}; {how}")
+            raise ConfigError(
+                f"privacy.signature_epsilon: clients of method {self.method.name!r} send no signature; leave it out, "
+                "or choose a method with groups from tests, such as kin"
+            )
 
     def _check_sums(self) -> None:
         """Raise ConfigError if there is no server, nothing that can be summed, or an attack, which sums would hide."""
         imported("cryptography", "privacy.secure_sums", "network")
         if isinstance(self.method, PeerMethod):
-            why = f"method {self.method.name!r} has no server that could sum"
-            raise ConfigError(f"privacy.secure_sums: {why}; leave it out")
+            raise ConfigError(
+                f"privacy.secure_sums: method {self.method.name!r} has no server that could sum; leave it out"
+            )
         forms = [form for fields in self._sent_fields() for form in fields.values()]
         if forms and not any(form.is_parameters for form in forms):
-            why = f"clients of method {self.method.name!r} send no parameters, and what they send cannot be summed"
-            raise ConfigError(f"privacy.secure_sums: {why}; leave it out")
+            raise ConfigError(
+                f"privacy.secure_sums: clients of method {self.method.name!r} send no parameters, and what they send "
+                "cannot be summed; leave it out"
+            )
         if self.engine.adversaries != "none":
             how = "leave out run.adversaries, or secure_sums"
             raise ConfigError(f"privacy.secure_sums: the server sees no reply by itself, and so no attack; {how}")

@@ -228,7 +228,7 @@ class Federation(Mapping[str, Client]):
         """
         from pydantic import ValidationError  # this import is slow, and most commands do not need it
 
-        from fedkin.federation.table_encoding import Reading, as_table, encoded
+        from fedkin.federation.table_encoding import Reading, as_table, encoded, refuse_decimal_texts
 
         try:
             reading = Reading(
@@ -241,6 +241,7 @@ class Federation(Mapping[str, Client]):
             raise DataError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
         arrays = encoded(as_table(frame), reading)
         columns, meaning = arrays.columns, arrays.target
+        refuse_decimal_texts(columns.inputs, reading.categories)
         federation = cls.from_arrays(
             arrays.x, arrays.y, columns.client, group=columns.group, split=np.where(columns.is_test, "test", "train"),
             kind=meaning.kind, name=name, classes=len(meaning.classes) or None,

@@ -129,8 +129,9 @@ class TableSummary(AsJson):
         for name, counts in self.profile.categories.items():
             rare = sorted(counts, key=lambda value: (counts[value], value))[:8]
             least = ", ".join(f"{escaped(value, 30)!r} {counts[value]}" for value in rare)
-            values = f"its {len(counts)} values (rare ones may identify people: {least})"
-            lines.append(f"how often {name} has each of {values}")
+            lines.append(
+                f"how often {name} has each of its {len(counts)} values (rare ones may identify people: {least})"
+            )
         if self.values is not None:
             lines.append(f"the values of the target, without their numbers: {escaped(', '.join(self.values), 200)}")
         if self.moments is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -47,6 +48,8 @@ _EXACT = 2.0**53
 CLASSES = 20
 # The squares of larger numbers are not finite; such numbers are codes for missing values, such as the largest float.
 _LARGEST = 1e150
+# A whole number, or one with a decimal point or comma.
+_NUMBER = re.compile(r"[+-]?[0-9]+([.,][0-9]+)?")
 _MISSING, _OTHER = "(missing)", "(other)"
 
 Count = Annotated[int, Field(ge=0, le=2**53)]
@@ -278,16 +281,19 @@ def kinds_of(table: pa.Table, categories: Sequence[str] = ()) -> dict[str, Colum
     return kinds
 
 
-def _refuse_decimal_texts(columns: Columns, categories: Collection[str], where: str) -> None:
-    """Raise DataError for a column whose texts are all numbers, some with decimals: each would be a category."""
-    for name in columns.inputs.column_names:
-        if name in categories or not _is_text(columns.inputs.schema.field(name).type):
+def refuse_decimal_texts(inputs: pa.Table, categories: Collection[str]) -> None:
+    """Raise DataError for a column of a frame whose texts are all numbers, some with decimals, unless in `categories`.
+
+    As texts, each number would be a category of its own.
+    """
+    for name in inputs.column_names:
+        if name in categories or not _is_text(inputs.schema.field(name).type):
             continue
-        different = [text.strip() for text in codes(columns.inputs, name)[0] if text.strip()]
-        decimal = next((text for text in different if not text.isdecimal()), None)
-        if decimal is not None and all(is_number(text.replace(",", ".")) for text in different):
+        different = [text.strip() for text in codes(inputs, name)[0] if text.strip()]
+        decimal = next((text for text in different if "." in text or "," in text), None)
+        if decimal is not None and all(_NUMBER.fullmatch(text) for text in different):
             raise DataError(
-                f"{where}: column {name!r}: expected numbers or categories, got texts that are numbers, such as "
+                f"frame: column {name!r}: expected numbers or categories, got texts that are numbers, such as "
                 f"{decimal!r}: convert the column to numbers, or name it in categories"
             )
 
@@ -705,18 +711,17 @@ def target_of(
     if len(classes) < 2:
         raise DataError(f"{where} is {classes[0]!r} in every row; expected at least 2 classes")
     if kind == "risk":
-        _sort_event_last(classes, reading.positive, where)
+        classes = _event_last(classes, reading.positive, where)
     return Target(kind, tuple(classes))
 
 
-def _sort_event_last(classes: list[str], event: str | None, where: str) -> None:
-    """Sort the event (None: as it is) behind the other value of a risk; raises DataError for other values."""
+def _event_last(classes: list[str], event: str | None, where: str) -> list[str]:
+    """The two values of a risk, the event last (None: in the same order); raises DataError for other values."""
     if len(classes) != 2:
         raise DataError(f"{where} has {len(classes)} values; a risk has two: kind='classification'?")
     if event is not None and event not in classes:
         raise DataError(f"{where}: positive: no value {event!r}; expected {classes[0]!r} or {classes[1]!r}")
-    if event == classes[0]:
-        classes.reverse()
+    return sorted(classes, key=lambda value: value == event)
 
 
 def kind_of(different: Collection[str], text: bool) -> Kind:
@@ -751,7 +756,6 @@ def encoded(
     """
     columns = columns_of(table, reading, where)
     if shared is None:
-        _refuse_decimal_texts(columns, reading.categories, where)
         target = find_target(table, reading, columns, where)
         profiles = profiles_of(columns, columns.inputs, columns.kinds, where)
         shared = Encoding.of(profiles, columns.kinds, reading.least), target

@@ -128,8 +128,9 @@ class Evidence:
         inner = {node.parent for node in self.nodes}
         for id, number in self.leaf.items():
             if not _is_whole(number) or not 0 <= number < len(self.nodes) or number in inner:
-                where = f"node {number!r}, which is no leaf of the tree of tests"
-                raise GraphError(f"evidence: client {id!r} ends at {where}")
+                raise GraphError(
+                    f"evidence: client {id!r} ends at node {number!r}, which is no leaf of the tree of tests"
+                )
         if not _is_share(self.alpha):
             raise GraphError(f"evidence: alpha is {self.alpha!r}; expected a number from 0 to 1")
 

@@ -465,8 +465,8 @@ class Cells:
         """Return the cells of all clients' samples, if a class has the same mean at all clients."""
         classes, at = np.unique(np.concatenate([part.classes for part in parts]), return_inverse=True)
         of = np.repeat(np.arange(len(parts)), [len(part.classes) for part in parts])
-        sums_of = ("counts", "scatter", "dof")
-        counts, scatter, dof = (np.concatenate([getattr(part, k) for part in parts]) for k in sums_of)
+        fields = ("counts", "scatter", "dof")
+        counts, scatter, dof = (np.concatenate([getattr(part, name) for part in parts]) for name in fields)
         weight = counts / np.array([part.effect for part in parts])[of]
         sums = np.zeros((len(classes), parts[0].means.shape[1]))
         np.add.at(sums, at, weight[:, None] * np.concatenate([part.means for part in parts]))
@@ -474,8 +474,8 @@ class Cells:
         traces, total = pool(np.stack([part.traces for part in parts]), np.repeat(free[:, None], 3, axis=1))
         if not len(classes):
             return parts[0]
-        per_client = (weight, counts, scatter, dof)
-        weights, counts, scatter, dof = (np.bincount(at, v).astype(np.float64) for v in per_client)
+        of_cells = (weight, counts, scatter, dof)
+        weights, counts, scatter, dof = (np.bincount(at, values).astype(np.float64) for values in of_cells)
         effect = float(counts.sum() / weights.sum())
         return cls(classes, counts, sums / weights[:, None], scatter, dof, traces, float(total[0]), effect)
 

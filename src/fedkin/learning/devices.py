@@ -212,7 +212,7 @@ def seeded(key: int | None = None, device: torch.device | None = None) -> Iterat
     """
     with rng_lock, torch.random.fork_rng(devices=[device] if device is not None and device.type == "cuda" else []):
         if key is not None:
-            torch.default_generator.manual_seed(key)  # torch.manual_seed formats a traceback for each kind of GPU
+            torch.default_generator.manual_seed(int(key))  # torch.manual_seed formats a traceback for each kind of GPU
         yield
 
 

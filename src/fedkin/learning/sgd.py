@@ -96,7 +96,7 @@ def fit(
 def seed_torch(number: int, device: torch.device) -> None:
     """Seed the generators from which a fit draws."""
     if device == CPU:
-        torch.default_generator.manual_seed(number)
+        torch.default_generator.manual_seed(number)  # torch.manual_seed formats a traceback for each kind of GPU
     else:
         torch.manual_seed(number)
 

@@ -602,7 +602,7 @@ def _fit(
         centres = [member.extras["start"] for member in members]
         start = {name: torch.stack([one[name] for one in centres]).to(stack[name]) for name in net.trainable}
         loss = loss.loss
-    step = _first_step(training, batches.seeds if chain.has(nn.Dropout) else (), mu, start)
+    step = _optimiser_of(training, batches.seeds if chain.has(nn.Dropout) else (), mu, start)
     layers = _layers_of(chain)
     ends = _HeadAndLoss(loss, _Linear("head", chain.head), batches)
     lowest = next((k for k, layer in enumerate(layers) if list(layer.part.parameters())), len(layers))
@@ -628,7 +628,7 @@ def _fit(
     return _results(batches, stack, ends.carries(), totals.to(CPU).tolist())
 
 
-def _first_step(training: Training, seeds: Sequence[int], mu: float, start: Mapping[str, Tensor]) -> _Step:
+def _optimiser_of(training: Training, seeds: Sequence[int], mu: float, start: Mapping[str, Tensor]) -> _Step:
     plain = training.optimiser == "sgd" and not training.momentum and training.clip is None
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     return (_PlainSgd if plain else _Step)(training, generators, mu, start)

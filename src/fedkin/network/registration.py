@@ -621,11 +621,11 @@ class Registration:
             return self._why_not_admitted(name, hello)
         if self.complete and hello.about is not None:
             return self._unlike_before(self.members[name].now, hello.about)
-        if not self.complete and (words := self._not_among_first(name, hello.stage)):
+        if not self.complete and (words := self._why_not_first(name, hello.stage)):
             return words
         return "" if hello.stage == "about" else self._unlike_columns(hello)
 
-    def _not_among_first(self, name: str, stage: Stage) -> str:
+    def _why_not_first(self, name: str, stage: Stage) -> str:
         """Return why a client cannot be one of those that begin; empty if it can."""
         clients = self._decided_clients(stage)
         if clients and name not in clients:
@@ -636,10 +636,10 @@ class Registration:
         return ""
 
     def _decided_clients(self, stage: Stage) -> Collection[str]:
-        """Return the clients that alone can take part; empty if that is not known yet."""
+        """Return the only clients that may begin; empty while others may come."""
         clients = () if self.shared is None else self.shared.clients
-        complete = not clients and len(self.hellos[stage]) >= self._needed()
-        return self.hellos[stage] if complete else clients
+        all_here = not clients and len(self.hellos[stage]) >= self._needed()
+        return self.hellos[stage] if all_here else clients
 
     def _unlike_before(self, before: About, now: About) -> str:
         """Return why a client cannot come back with these samples; empty if it can."""

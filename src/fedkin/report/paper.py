@@ -31,6 +31,7 @@ _STYLE = {
     "svg.hashsalt": "fedkin",
 }  # fmt: skip
 Data = Mapping[str, Any]
+TableColumn = tuple[str, str, float, int, str]  # key, heading, factor, digits, and what the caption says
 
 
 def write_paper(runs: Sequence[Path], out: Path, parts: str = "table,curves") -> list[Path]:
@@ -245,10 +246,7 @@ def method_table(data: Data) -> str:
     return _floating("table", "\n".join([fit, *tabular]) + "}", _table_caption(data, columns), "table")
 
 
-Column = tuple[str, str, float, int, str]
-
-
-def _columns(metric: Data) -> Sequence[Column]:
+def _columns(metric: Data) -> Sequence[TableColumn]:
     """Columns of the table: key, heading, factor, digits, and what the caption says."""
     scale, digits, unit = (100, 1, r" (\%)") if metric["share"] else (1, 4, "")
     return [
@@ -264,7 +262,7 @@ def _columns(metric: Data) -> Sequence[Column]:
     ]
 
 
-def _table_caption(data: Data, columns: Sequence[Column]) -> str:
+def _table_caption(data: Data, columns: Sequence[TableColumn]) -> str:
     rows = data["table"]
     seeds = max(row["seeds"] for row in rows)
     text = f"{data['title']}: test {data['metric']['title']} after the last round, mean over clients"

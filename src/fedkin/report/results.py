@@ -353,7 +353,7 @@ def _figures(table: PaperTable, rows: Sequence[Cells]) -> list[str]:
     by_row = _group_by("row", rows)
     methods = {name: of for name, of in by_row.items() if split_control(name)[1] is None}
     cells = [_figure_cells(table, name, by_row) for name in methods]
-    heads = [head for head in cells[0] if any(row[head] for row in cells)]
+    heads = [head for head in (cells[0] if cells else ()) if any(row[head] for row in cells)]
     lines = [heads, ["---"] * len(heads), *([row[head] for head in heads] for row in cells)]
     return [f"{_runs_sentence(rows)}{''.join(_reservations(table, methods))}", "", *map(_line, lines)]
 

@@ -125,7 +125,7 @@ def counterpart(run: Result, runs: Sequence[Result], method: str, control: str |
     """
     like = [
         other for other in runs
-        if other.method == method and control_of(other) == control and _have_same_clients(run, other)
+        if other.method == method and control_of(other) == control and _comparable(run, other)
         and (method != run.method or split_control(other.label)[0] == split_control(run.label)[0])
     ]  # fmt: skip
     in_folder = [other for other in like if _parent(other) == _parent(run)]
@@ -136,7 +136,7 @@ def counterpart(run: Result, runs: Sequence[Result], method: str, control: str |
     return same_settings(in_folder) or (in_folder[0] if len(in_folder) == 1 else same_settings(like))
 
 
-def _have_same_clients(run: Result, other: Result) -> bool:
+def _comparable(run: Result, other: Result) -> bool:
     federations_equal = other.seed == run.seed and other.federation == run.federation
     return federations_equal and set(other.client_facts) == set(run.client_facts)
 

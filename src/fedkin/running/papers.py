@@ -162,11 +162,11 @@ class PaperTable(Settings):
         for kind, names in (("rows", rows), ("federations", parts)):
             if len(set(names)) < len(names):
                 raise ValueError(f"two {kind} share a name")
-        with_controls_too = set(self.names(planted=True))
+        row_and_control_names = set(self.names(planted=True))
         for claim in self.claim:
             for name in claim.rows:
-                if name not in with_controls_too:
-                    raise ValueError(f"claim {claim.text!r}: no row {name!r}; {nearest(name, with_controls_too)}")
+                if name not in row_and_control_names:
+                    raise ValueError(f"claim {claim.text!r}: no row {name!r}; {nearest(name, row_and_control_names)}")
             if wrong := set(claim.on or ()) - set(parts):
                 raise ValueError(f"claim {claim.text!r}: no federation {min(wrong)!r}")
         return self
