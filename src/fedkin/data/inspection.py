@@ -511,6 +511,8 @@ def _drift(table: pa.Table, reading: Reading, arrays: Encoded) -> Iterator[Findi
         if find(signed, alpha=_ALPHA / len(large)).verdicts != ("same",):
             changed.append(id)
     if changed:
-        what = "their earlier and later rows can be told apart (1 in 1,000 by chance)"
-        text = f"{len(changed)} of {len(large)} clients changed over time: {what}"
+        text = (
+            f"{len(changed)} of {len(large)} clients changed over time: their earlier and later rows can be told apart "
+            "(1 in 1,000 by chance)"
+        )
         yield Finding("drift", text, tuple(changed))

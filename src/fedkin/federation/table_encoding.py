@@ -256,8 +256,9 @@ def _target_texts(table: pa.Table, name: str, client: Names, where: str) -> npt.
     empty = [row for row, value in enumerate(values) if value is None or value in ("nan", "inf", "-inf")]
     if empty:
         first = f"of client {str(client[empty[0]])!r}, is {row_at(table, empty[0])}"
-        which = f"in {len(empty)} rows, the first, {first}"
-        raise DataError(f"{where}: target {name!r} is unknown {which}; leave such rows out")
+        raise DataError(
+            f"{where}: target {name!r} is unknown in {len(empty)} rows, the first, {first}; leave such rows out"
+        )
     return values
 
 

@@ -203,8 +203,9 @@ def anchor_similarity(h: Any, owned: Any, *, match: Match = "union") -> Array:
     h = np.where(mask[:, :, None], h, 0.0)
     good = np.isfinite(h).all(axis=(1, 2))
     if not good.all():
-        what = "has a value that is not finite in a class it owns; expected numbers"
-        raise GraphError(f"H: client {int(np.argmin(good))} {what}")
+        raise GraphError(
+            f"H: client {int(np.argmin(good))} has a value that is not finite in a class it owns; expected numbers"
+        )
     u = unit(h)
     if match == "rows":
         return _tidy(np.stack([np.einsum("cd,led->lce", anchors, u).max(-1).mean(-1) for anchors in u]))

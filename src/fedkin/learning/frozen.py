@@ -173,8 +173,9 @@ class FeatureCache:
 
     def log_miss(self) -> None:
         """Log that a batch did not equal the samples' inputs."""
-        what = "features of the frozen body are computed in every step, not once"
-        self.log_once(f"{what}: the inputs change (random views)")
+        self.log_once(
+            "features of the frozen body are computed in every step, not once: the inputs change (random views)"
+        )
 
     def log_once(self, line: str) -> None:
         """Log a line, once."""

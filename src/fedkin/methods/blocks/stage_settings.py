@@ -93,8 +93,9 @@ def needs_planted(federation: Federation, **stages: str | None) -> None:
     """
     for name, stage in stages.items():
         if stage in ("oracle", "planted") and federation.planted is None:
-            why = f"needs planted groups, and those of {federation.name} are not known"
-            raise ConfigError(f"method.graph.{name}: {stage!r} {why}")
+            raise ConfigError(
+                f"method.graph.{name}: {stage!r} needs planted groups, and those of {federation.name} are not known"
+            )
 
 
 def check_size(clients: int, what: str, instead: str) -> None:
