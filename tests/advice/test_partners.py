@@ -162,3 +162,10 @@ def test_the_headline_says_how_sure_it_is(found: Advice) -> None:
         "Train one model for all 3 clients that could be judged; the gain of useful is likely, but not sure."
     )
     assert headline(sure, sure, sure) == "Train one model for all 3 clients that could be judged."
+
+
+def test_coalitions_of_a_large_group_are_drawn_and_not_listed() -> None:
+    ids = [f"c{number:02d}" for number in range(40)]  # 2^40 subsets
+    coalitions = coalitions_of([frozenset(ids)], ids, 0)
+    assert {len(ids), len(ids) - 1, 2} <= set(map(len, coalitions))
+    assert len(coalitions) < 100_000

@@ -138,7 +138,7 @@ def _merge_rows(table: PaperTable, done: FinishedPart, before: Sequence[Cells]) 
 def _verdicts_to_keep(table: PaperTable, done: Sequence[FinishedPart], claims: Iterable[Cells]) -> list[Cells]:
     """The verdicts on claims of which no row was run again."""
     again = {(one.part.name, name) for one in done for name in one.names}
-    names_of = {claim.text: claim.rows for claim in table.claim}
+    names_of = {claim.text: claim.row_names for claim in table.claim}
     return [row for row in claims if not again & {(row["federation"], name) for name in names_of.get(row["claim"], ())}]
 
 
@@ -151,8 +151,8 @@ def _in_paper(claim: Claim, part: Part | None) -> str:
     """The paper's figure for a claim: as the claim states it, or the figures of the two rows."""
     if claim.paper or part is None or claim.ours:
         return claim.paper
-    figures = [str(part.paper[name]) for name in claim.rows if name in part.paper]
-    return " against ".join(figures) if len(figures) == len(claim.rows) else ""
+    figures = [str(part.paper[name]) for name in claim.row_names if name in part.paper]
+    return " against ".join(figures) if len(figures) == len(claim.row_names) else ""
 
 
 def _judged_row(claim: Claim, done: FinishedPart) -> dict[str, str]:

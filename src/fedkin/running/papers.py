@@ -113,8 +113,8 @@ class Claim(Settings):
         return self.text.startswith(OURS)
 
     @property
-    def rows(self) -> list[str]:
-        """The rows that the claim is about."""
+    def row_names(self) -> list[str]:
+        """The names of the rows that the claim is about."""
         return [name for name in (self.better, self.than) if name is not None]
 
     @property
@@ -164,7 +164,7 @@ class PaperTable(Settings):
                 raise ValueError(f"two {kind} share a name")
         row_and_control_names = set(self.names(planted=True))
         for claim in self.claim:
-            for name in claim.rows:
+            for name in claim.row_names:
                 if name not in row_and_control_names:
                     raise ValueError(f"claim {claim.text!r}: no row {name!r}; {nearest(name, row_and_control_names)}")
             if wrong := set(claim.on or ()) - set(parts):
@@ -227,12 +227,12 @@ class PaperTable(Settings):
                 )
         claims = []
         for claim in self.claim:
-            if not kept.issuperset(split_control(name)[0] for name in claim.rows):
+            if not kept.issuperset(split_control(name)[0] for name in claim.row_names):
                 why = "a row of it was left out by --methods"
                 claim = Claim(text=claim.text, paper=claim.paper, untestable=why)
             claims.append(claim)
-        alone = tuple(name for name in self.methods if name in kept)
-        return self.model_copy(update={"methods": alone, "row": rows, "claim": tuple(claims)})
+        methods = tuple(name for name in self.methods if name in kept)
+        return self.model_copy(update={"methods": methods, "row": rows, "claim": tuple(claims)})
 
     def shortened(self) -> PaperTable:
         """The table for `--quick`, which takes minutes: every row, with few rounds, seeds and candidates."""
