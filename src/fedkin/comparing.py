@@ -10,7 +10,9 @@ from inspect import isabstract
 from operator import index
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeGuard, Unpack
+from typing import Any, Unpack
+
+from typing_extensions import TypeIs
 
 from fedkin.analysis.intervals import Added
 from fedkin.errors import ConfigError, first_few, nearest
@@ -231,14 +233,14 @@ def _base(
             raise ConfigError("changes: they are for an experiment; of a federation, give training, settings and model")
         experiment = program_experiment(on, METHODS["local"](), seed=seed, **given)
     else:
-        experiment, root = _changed_experiment(on, changes, **given), root or Path("data")  # type: ignore[arg-type]
+        experiment, root = _changed_experiment(on, changes, **given), root or Path("data")
     # A registered method stays registered in this process, so all other checks come first.
     kinds = list(map(type, objects.values()))
     _register(kinds)
     return Runs(experiment.with_own([*files, *files_of(kinds)]), root, objects, names), by_label
 
 
-def _makes_clients(on: On) -> TypeGuard[Federation | Callable[[int], Federation]]:
+def _makes_clients(on: On) -> TypeIs[Federation | Callable[[int], Federation]]:
     return isinstance(on, Federation) or (callable(on) and not isinstance(on, (str, Path, Experiment)))
 
 

@@ -92,7 +92,8 @@ def print_notes(
         texts += groups_in_terminal(method, list(by_seed.values()))
     warning_lines = [f"warning: {first_few(runs, 3)}: {text}" for text, runs in warnings.items()]
     width = make_console().width
-    say(*_fitting(list(dict.fromkeys(_wrapped(text, width) for text in (*before, *warning_lines, *texts, *after)))))
+    blocks = dict.fromkeys(_wrapped(text, width) for text in (*before, *warning_lines, *texts, *after))
+    say(*_fitting(list(blocks)))
 
 
 def _fitting(blocks: Sequence[str]) -> list[str]:

@@ -392,7 +392,9 @@ def _reservations(table: PaperTable, methods: Mapping[str, Sequence[Cells]]) -> 
     first_rows = {name: of[0] for name, of in methods.items()}
     if unmatched := [name for name, row in first_rows.items() if row.get("views")]:
         yield f" No row is Local on the views of {', '.join(unmatched)}: their gains may come from these views."
-    if failed := [f"{name} {row['failed']}" for name, row in first_rows.items() if row.get("failed", "0") not in "0"]:
+    if failed := [
+        f"{name} {row['failed']}" for name, row in first_rows.items() if row.get("failed", "0") not in ("", "0")
+    ]:
         yield f" Failed candidates: {', '.join(failed)}."
     if table.tune is not None:
         at_border = sum(bool(row["border"]) for row in first_rows.values())
