@@ -12,6 +12,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Unpack
 
+from typing_extensions import TypeIs
+
 from fedkin.analysis.intervals import Added
 from fedkin.errors import ConfigError, first_few, nearest
 from fedkin.federation import Federation
@@ -221,30 +223,38 @@ def _base(
     add_installed()
     changes = changes or {}
     expect(changes, Mapping, "changes", "{'section.field': value}")
-    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-    for name in given:
-        if name not in RunOptions.__annotations__:
-            raise ConfigError(f"{name}: no such argument; {nearest(name, RunOptions.__annotations__)}")
+    given = _given(options)
     by_label, files = _methods_by_label(methods)
-    names: dict[str, str] = {}
-    objects: dict[str, AnyMethod] = {}
-    for label, method in by_label.items():
-        if not isinstance(method, str):
-            objects[label] = parse(method, {}, method.__name__) if isinstance(method, type) else method
-        elif label != method:
-            names[label] = method
+    names = {label: method for label, method in by_label.items() if isinstance(method, str)}
+    objects = {label: _object(method) for label, method in by_label.items() if not isinstance(method, str)}
     root = None if data_root is None else place(data_root, "data_root")
-    if isinstance(on, Federation) or (callable(on) and not isinstance(on, (str, Path, Experiment))):
+    if _makes_clients(on):
         if changes:
             raise ConfigError("changes: they are for an experiment; of a federation, give training, settings and model")
         experiment = program_experiment(on, METHODS["local"](), seed=seed, **given)
     else:
         experiment, root = _changed_experiment(on, changes, **given), root or Path("data")
     # A registered method stays registered in this process, so all other checks come first.
-    for each in objects.values():
-        _register(type(each))
-    experiment = experiment.with_own([*files, *files_of(map(type, objects.values()))])
-    return Runs(experiment, root, objects, names), by_label
+    kinds = list(map(type, objects.values()))
+    _register(kinds)
+    return Runs(experiment.with_own([*files, *files_of(kinds)]), root, objects, names), by_label
+
+
+def _makes_clients(on: On) -> TypeIs[Federation | Callable[[int], Federation]]:
+    return isinstance(on, Federation) or (callable(on) and not isinstance(on, (str, Path, Experiment)))
+
+
+def _given(options: RunOptions) -> dict[str, Any]:
+    """Return the options that are not None; raises ConfigError for an unknown one."""
+    given = {name: value for name, value in options.items() if value is not None}
+    for name in given:
+        if name not in RunOptions.__annotations__:
+            raise ConfigError(f"{name}: no such argument; {nearest(name, RunOptions.__annotations__)}")
+    return given
+
+
+def _object(method: AnyMethod | type[AnyMethod]) -> AnyMethod:
+    return parse(method, {}, method.__name__) if isinstance(method, type) else method
 
 
 def _changed_experiment(
@@ -261,11 +271,16 @@ def _changed_experiment(
         raise ConfigError("metrics: given in changes too: name all of them in one place")
     expect(on, (Experiment, PathLike, str), "on", "a Federation, a function of the seed, an Experiment or its path")
     experiment = on if isinstance(on, Experiment) else load(Path(on))
-    experiment = experiment.with_changes(**changes) if changes else experiment
+    if changes:
+        experiment = experiment.with_changes(**changes)
     MEASURES.update({measure.name: measure for measure in measures})
-    named = [each.name if isinstance(each, Measure) else each for each in metrics]
-    experiment = experiment.with_changes(**{"run.metrics": named}) if named else experiment
+    if metrics:
+        experiment = experiment.with_changes(**{"run.metrics": list(map(_name_of, metrics))})
     return experiment.with_own(files_of(measures))
+
+
+def _name_of(metric: str | Measure) -> str:
+    return metric.name if isinstance(metric, Measure) else metric
 
 
 def _own_measures(metrics: Sequence[str | Measure]) -> list[Measure]:
@@ -278,15 +293,18 @@ def _own_measures(metrics: Sequence[str | Measure]) -> list[Measure]:
     return measures
 
 
-def _register(method: type[AnyMethod]) -> None:
-    """Register a method class; if a notebook cell runs again, the new class replaces the old one.
+def _register(methods: Iterable[type[AnyMethod]]) -> None:
+    """Register method classes; if a notebook cell runs again, the new class replaces the old one.
 
-    Raises ConfigError if another method has its name.
+    Raises ConfigError if another method has the name of one.
     """
-    name, part = KINDS["method"].name_and_part(method)
-    if not _replaces(part, METHODS.get(name)):
-        raise ConfigError(f"{part.__name__} is {name!r}, and there is a method {name!r} already: give it its own name")
-    METHODS[name] = part
+    for method in methods:
+        name, part = KINDS["method"].name_and_part(method)
+        if not _replaces(part, METHODS.get(name)):
+            raise ConfigError(
+                f"{part.__name__} is {name!r}, and there is a method {name!r} already: give it its own name"
+            )
+        METHODS[name] = part
 
 
 def _replaces(part: Any, before: Any) -> bool:
@@ -296,24 +314,21 @@ def _replaces(part: Any, before: Any) -> bool:
 
 def _methods_by_label(methods: Methods) -> tuple[dict[str, OneMethod], list[str]]:
     """Return (methods, or names of methods and controls, by label; the files that were read for them)."""
-    labelled, alone = isinstance(methods, Mapping), isinstance(methods, (str, ServerMethod, PeerMethod, type))
-    several: Iterable[Any] = [methods] if alone or not isinstance(methods, Iterable) else methods
-    pairs = list(several.items() if isinstance(several, Mapping) else ((None, each) for each in several))
+    by_label: dict[str, OneMethod] = {}
+    files: list[str] = []
+    labelled, pairs = isinstance(methods, Mapping), _pairs(methods)
     # "mine@self" next to the class means a control of this class.
     kinds = [] if labelled else [_kind(method) for _, method in pairs if not isinstance(method, str)]
     classes = {kind.name: kind for kind in kinds}
-    by_label: dict[str, OneMethod] = {}
-    files: list[str] = []
-    for label, method in pairs:
-        if isinstance(method, str):
-            (method,), read = resolve_names([method], "method", "methods")
-            files += read
+    for label, given in pairs:
+        method, read = _resolved(given)
+        files += read
         kind = _kind(method, classes)
-        name = method if isinstance(method, str) else kind.name
         if labelled:
-            _check_label(label, method, kind)
             name = label
+            _check_label(label, method, kind)
         else:
+            name = method if isinstance(method, str) else kind.name
             _check_names_a_folder(name, control=isinstance(method, str))
         if name in by_label:
             raise ConfigError(f"methods: {name!r} twice; give each a label: {{'mu=0.1': FedProx(mu=0.1), ...}}")
@@ -321,6 +336,23 @@ def _methods_by_label(methods: Methods) -> tuple[dict[str, OneMethod], list[str]
     if not by_label:
         raise ConfigError("methods: at least one is needed")
     return by_label, files
+
+
+def _pairs(methods: Methods) -> list[tuple[Any, Any]]:
+    """Return the (label, method) of each method; without labels, each is None."""
+    if isinstance(methods, Mapping):
+        return list(methods.items())
+    if isinstance(methods, (str, ServerMethod, PeerMethod, type)) or not isinstance(methods, Iterable):
+        return [(None, methods)]
+    return [(None, each) for each in methods]
+
+
+def _resolved(method: OneMethod) -> tuple[OneMethod, list[str]]:
+    """Return (a method, with its name in place of FILE.py:CLASS; the files that were read)."""
+    if not isinstance(method, str):
+        return method, []
+    (name,), files = resolve_names([method], "method", "methods")
+    return name, files
 
 
 def _check_label(label: object, method: OneMethod, kind: type[AnyMethod]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -84,18 +84,14 @@ def advise(
     if len(federation.seen) < 2:
         raise DataError(f"advice compares clients, and here is only {', '.join(federation.seen)}; expected at least 2")
     judgeable = _judgeable(federation, plan, bench.seed, rows or {})
-    if len(judgeable.ids) < 2:
-        raise _too_few(federation, judgeable)
     renamed = judgeable.renamed(federation)
     progress("candidates", 0, 1)
     splits = _candidates_by_split(renamed, judgeable.folds, bench.seed)
     final, missing = shapes_of({id: client.train for id, client in renamed.items()}, renamed.task, bench.seed)
     strengths = tried_strengths(bench, renamed)
     candidates = _distinct_candidates(splits, final, bool(strengths))
-    shapes = [list(dict.fromkeys(split[name] for name in candidates)) for split in splits]
-    heads = [frozenset(split[name] for name in candidates if name in HEADS) for split in splits]
     rates = [bench.training.lr * factor for factor in plan.rates]
-    work = Work(renamed, judgeable.folds, shapes, rates, bench, heads, strengths)
+    work = Work(renamed, judgeable.folds, *_shapes_and_heads(splits, candidates), rates, bench, strengths)
     work, plan, outputs = _run_folds(work, plan, folder, progress, goes_on)
     share = sum(each.share for each in judgeable.folds.values()) / len(judgeable.folds)
     judged = Judged.of(_trials(work, splits, final, candidates, plan.folds, outputs), share)
@@ -108,6 +104,14 @@ def advise(
     advice = _advice(federation, bench, judgeable, judged, shape, strength, work.rates, rate, progress)
     left_out = _left_out(plan, bench.training.rounds, rounds)
     return replace(advice, folds=plan.folds, missing=tuple(missing), left_out=left_out, worth=worth)
+
+
+def _shapes_and_heads(
+    splits: Sequence[Mapping[str, Shape]], candidates: Sequence[str]
+) -> tuple[list[list[Shape]], list[frozenset[Shape]]]:
+    """Return (for each split, the different shapes to train; the shapes whose clients also get their own heads)."""
+    shapes = [list(dict.fromkeys(split[name] for name in candidates)) for split in splits]
+    return shapes, [frozenset(split[name] for name in candidates if name in HEADS) for split in splits]
 
 
 def _candidates_by_split(federation: Federation, folds: Mapping[str, Folds], seed: int) -> list[dict[str, Shape]]:
@@ -195,15 +199,13 @@ def _judgeable(federation: Federation, plan: Plan, seed: int, rows: Mapping[str,
         else:
             late = f" in the latest {LATEST:.0%} of its rows" if dealt.by_time else ""
             unknown[id] = "too few groups of rows that belong together" if enough else has + late
+    if len(ids) < 2:
+        some = ", ".join(f"{id}: {why}" for id, why in sorted(unknown.items())[:4])
+        raise DataError(
+            "advice needs at least 2 clients with enough training samples (10 events and 10 others for a risk, else "
+            f"8); {len(ids)} of {len(federation)} have them ({some})"
+        )
     return _Judgeable(ids, folds, unknown)
-
-
-def _too_few(federation: Federation, judgeable: _Judgeable) -> DataError:
-    some = ", ".join(f"{id}: {why}" for id, why in sorted(judgeable.unknown.items())[:4])
-    return DataError(
-        "advice needs at least 2 clients with enough training samples (10 events and 10 others for a risk, else "
-        f"8); {len(judgeable.ids)} of {len(federation)} have them ({some})"
-    )
 
 
 def _distinct_candidates(splits: Sequence[Mapping[str, Shape]], final: Mapping[str, Shape], heads: bool) -> list[str]:
@@ -274,18 +276,22 @@ def _partner_values(
     trained_all = replace(work, shapes=[shapes] * splits, rates=[work.rates[rate]], heads=none)
     place = None if folder is None else folder / "partners"
     outputs = trained_all.run_all(place, lambda done, total: progress("partners", done, total))
-    marks: dict[str, list[dict[frozenset[str], Marks]]] = {names[id]: [] for id in ids}
+
+    def coalition(members: Iterable[str]) -> frozenset[str]:
+        return frozenset(names[id] for id in members)
+
+    def marks_by_coalition(id: str, fold: int) -> dict[frozenset[str], Marks | None]:
+        return {
+            coalition((id, *each.partners(id))): _marks(trained_all, outputs, 0, [each] * splits, id, fold)
+            for each in shapes
+        }
+
+    marks: dict[str, list[dict[frozenset[str], Any]]] = {}
     for id in ids:
-        shape_of = {frozenset(names[other] for other in (id, *each.partners(id))): each for each in shapes}
-        for fold in range(folds):
-            by_coalition = {
-                coalition: _marks(trained_all, outputs, 0, [each] * splits, id, fold)
-                for coalition, each in shape_of.items()
-            }
-            # Whether a fold determines the metric depends only on its labels.
-            if None not in by_coalition.values():
-                marks[names[id]].append({coalition: one for coalition, one in by_coalition.items() if one is not None})
-    return worth_of(marks, {names[id]: frozenset(names[other] for other in group) for id, group in groups.items()})
+        by_fold = [marks_by_coalition(id, fold) for fold in range(folds)]
+        # Whether a fold determines the metric depends only on its labels.
+        marks[names[id]] = [by_coalition for by_coalition in by_fold if None not in by_coalition.values()]
+    return worth_of(marks, {names[id]: coalition(group) for id, group in groups.items()})
 
 
 def _trials(
@@ -315,14 +321,12 @@ def _advice(
     rates: Sequence[float], number: int, progress: Progress,
 ) -> Advice:  # fmt: skip
     """Combine the choice with the test figures of the final models; number: of the shape's rate."""
-    shape = shape.renamed(judgeable.ids)
-    gains = {judgeable.ids[name]: gain for name, gain in judged.gains.items()}
-    whole = {judgeable.ids[name]: gain for name, gain in judged.whole.items()}
-    takes = {judgeable.ids[name] for name in judged.takes}
+    shape, judged = shape.renamed(judgeable.ids), judged.renamed(judgeable.ids)
+    gains, takes = judged.gains, judged.takes
     rate, local_rate = rates[number], rates[judged.local_option]
     # Do not train a model that no member of its group should use.
     used = shape.trained_for(takes)
-    keep = sorted(id for id in gains if used.partners(id) and id not in takes)
+    keep = [id for id in sorted(gains.keys() - takes) if used.partners(id)]
     method = method_of(used, strength, keep, None if local_rate == rate else local_rate)
     progress("models of the end", 0, 2)
     seen = federation.reorder(sorted(federation.seen))
@@ -345,14 +349,14 @@ def _advice(
     clients = tuple(
         OfClient(
             id, client.size, enough_for_verdict(task, client.train.labels())[1], judgeable.unknown.get(id),
-            shape.partners(id), id in takes, gains.get(id), whole.get(id), on_test_samples(id),
+            shape.partners(id), id in takes, gains.get(id), judged.whole.get(id), on_test_samples(id),
         ) for id, client in seen.items()
     )  # fmt: skip
     return Advice(
         name=federation.name, task=task, clients=clients, candidate=judged.candidate if takes else "local",
         judged=judged.candidate, shape=used, differs=shape.differs, method=method, rate=rate, own_rate=local_rate,
         rates=tuple(rates), stable=judged.stable, alone=alone.models, shared=shared.models, net=net,
-        models={id: shared.models[id] if id in takes else alone.models[id] for id in seen},
+        models={**alone.models, **{id: shared.models[id] for id in takes}},
     )  # fmt: skip
 
 
@@ -476,6 +480,15 @@ def rows_of(
         return {}
     if together is None and source.time is None:
         return {}
+    facts = _rows_of_table(source, data_root, together)
+    return {
+        id: facts if client.train.rows is None else facts.take(client.train.rows.numpy())
+        for id, client in federation.items()
+    }
+
+
+def _rows_of_table(source: TableSource, data_root: Path, together: str | None) -> Rows:
+    """Facts about all training rows of a table."""
     table, owner = source.table(data_root)
     plain = table if source.tokens is None else table.drop_columns([source.tokens])
     train = np.flatnonzero(~columns_of(plain, source.reading(owner)).is_test)
@@ -485,11 +498,7 @@ def rows_of(
         unit = np.unique(np.array(values), return_inverse=True)[1].reshape(-1)
     if source.time is not None:
         when = numbers(table, source.time)
-    facts, rows_by_id = Rows(unit, when).take(train), {}
-    for id, client in federation.items():
-        rows = slice(None) if client.train.rows is None else client.train.rows.numpy()
-        rows_by_id[id] = facts.take(rows)
-    return rows_by_id
+    return Rows(unit, when).take(train)
 
 
 ADVICE, RECOMMENDED = "advice.json", "recommended.toml"
@@ -546,15 +555,17 @@ def _short(experiment: Experiment) -> dict[str, Any]:
     whole = experiment.resolved()
     table: dict[str, Any] = {name: whole[name] for name in ("name", "own") if name in whole}
     for section in [name for name in whole if isinstance(whole[name], dict) and name != "methods"]:
-        settings: BaseModel = getattr(experiment, section)
-        names = {"source", "name", *settings.model_dump(exclude_defaults=True)}
-        given = {name: value for name, value in whole[section].items() if name in names}
-        if given:
+        if given := _without_defaults(getattr(experiment, section), whole[section]):
             table[section] = given
     path = table["data"].get("path")
     if path is not None:
         table["data"]["path"] = Path(os.path.relpath(path)).as_posix() if Path(path).is_absolute() else path
     return table
+
+
+def _without_defaults(settings: BaseModel, table: Mapping[str, Any]) -> dict[str, Any]:
+    names = {"source", "name", *settings.model_dump(exclude_defaults=True)}
+    return {name: value for name, value in table.items() if name in names}
 
 
 def recommended(experiment: Experiment, advice: Advice, plan: Plan | None) -> Experiment:

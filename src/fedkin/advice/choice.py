@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -142,6 +142,17 @@ def gain_over(mine: Sequence[Marks], theirs: Sequence[Marks]) -> Estimate | None
     weight = np.array([_weight(part) for part in parts])
     weight = weight / weight.sum()
     value = sum(w * float(np.mean([side.mean() for side in part])) for w, part in zip(weight, parts, strict=True))
+    variance = _variance_within(parts, weight)
+    if variance is None:
+        return None
+    if mine[0].kind == "classification":
+        # Two models that agree on n samples may differ on the next one: as if one more sample were right for only one.
+        variance += 1 / sum(len(part[0]) for part in parts) ** 2
+    return Estimate(float(value), float(variance))
+
+
+def _variance_within(parts: Sequence[tuple[Values, ...]], weight: Values) -> float | None:
+    """The variance of a weighted mean over folds, from the spread within folds; None if a side has no spread."""
     variance = 0.0
     for sides in zip(*parts, strict=True):
         free = sum(len(side) - 1 for side in sides)
@@ -149,10 +160,7 @@ def gain_over(mine: Sequence[Marks], theirs: Sequence[Marks]) -> Estimate | None
             return None
         spread = sum(float(np.square(side - side.mean()).sum()) for side in sides) / free
         variance += sum(w * w * spread / len(side) for w, side in zip(weight, sides, strict=True))
-    if mine[0].kind == "classification":
-        # Two models that agree on n samples may differ on the next one: as if one more sample were right for only one.
-        variance += 1 / sum(len(part[0]) for part in parts) ** 2
-    return Estimate(float(value), float(variance))
+    return variance
 
 
 def _weight(part: tuple[Values, ...]) -> float:
@@ -245,6 +253,23 @@ class Trials:
         """The gain of each of these clients with `mine` (candidate, option) over `theirs`, on all these folds."""
         return {id: self.gain([mine] * len(folds), [theirs] * len(folds), id, folds) for id in sorted(ids)}
 
+    def without(self, fold: int) -> list[int]:
+        """The other folds."""
+        return [other for other in range(self.folds) if other != fold]
+
+    def judged(self, name: str, folds: Sequence[int], share: float) -> tuple[dict[str, Estimate], frozenset[str]]:
+        """Return (the shrunk gains of a candidate over local training, the clients that should take it).
+
+        Options are chosen on the other folds. share: as for `Judged.of`.
+        """
+        first = self.candidates[0]
+        mine = [(name, self.option(name, self.without(fold))) for fold in folds]
+        alone = [(first, self.option(first, self.without(fold))) for fold in folds]
+        raw = {id: self.gain(mine, alone, id, folds) for id in sorted(self.shares[name])}
+        estimates = {id: one.trained_on_all(share) for id, one in shrunk(raw).items()}
+        sure = SURE if _mean(raw).gains(SURELY) else SURELY
+        return estimates, frozenset(id for id, one in estimates.items() if one.gains(sure))
+
     def option(self, candidate: str, folds: Sequence[int]) -> int:
         """The option with the best mean over clients on these folds; surer gains have more weight."""
         totals = []
@@ -311,31 +336,25 @@ class Judged:
     whole: Mapping[str, Estimate]
     stable: int
 
+    def renamed(self, names: Mapping[str, str]) -> Judged:
+        """The same with other ids of clients."""
+        gains, whole = ({names[id]: gain for id, gain in each.items()} for each in (self.gains, self.whole))
+        return replace(self, gains=gains, takes=frozenset(names[id] for id in self.takes), whole=whole)
+
     @classmethod
     def of(cls, trials: Trials, share: float, whole: str = "all") -> Judged:
         """Judge all candidates: choose the recommended one on all folds, and estimate its gains fold by fold.
 
         share: the share of a client's samples that a fold's models were trained on.
         """
-        every = list(range(trials.folds))
+        every = range(trials.folds)
         candidate, option = trials.best(every)
-        first = trials.candidates[0]
-        without = {fold: [other for other in every if other != fold] for fold in every}
         base = HEADS.get(candidate, candidate)
-        chosen = {fold: trials.best(without[fold])[0] for fold in every}
+        chosen = {fold: trials.best(trials.without(fold))[0] for fold in every}
         agreed = [fold for fold, name in chosen.items() if HEADS.get(name, name) == base]
-
-        def gains(name: str, folds: Sequence[int]) -> tuple[dict[str, Estimate], frozenset[str]]:
-            mine = [(name, trials.option(name, without[fold])) for fold in folds]
-            alone = [(first, trials.option(first, without[fold])) for fold in folds]
-            raw = {id: trials.gain(mine, alone, id, folds) for id in sorted(trials.shares[name])}
-            estimates = {id: one.trained_on_all(share) for id, one in shrunk(raw).items()}
-            sure = SURE if _mean(raw).gains(SURELY) else SURELY
-            return estimates, frozenset(id for id, one in estimates.items() if one.gains(sure))
-
-        estimates, takes = gains(candidate, agreed if len(agreed) > 1 else every)
-        local = trials.option(first, every)
-        return cls(candidate, option, local, estimates, takes, gains(whole, every)[0], len(agreed))
+        estimates, takes = trials.judged(candidate, agreed if len(agreed) > 1 else every, share)
+        local = trials.option(trials.candidates[0], every)
+        return cls(candidate, option, local, estimates, takes, trials.judged(whole, every, share)[0], len(agreed))
 
 
 def _mean(gains: Mapping[str, Estimate | None]) -> Estimate:

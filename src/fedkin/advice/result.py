@@ -180,17 +180,18 @@ class Advice:
             notes.append(f"One model for all would hurt {join_names(hurt)} (interval below 0).")
         if self.left_out:
             notes.append(f"Within the budget, {'; '.join(self.left_out)}.")
+        return [*notes, self._partner_note(), *(f"Not tried: {why}." for why in self.missing)]
+
+    def _partner_note(self) -> str:
         if self.worth is None:
             judged = sum(client.unknown is None for client in self.clients)
             how = f"it can be for at most {MOST} clients" if judged > MOST else "--partners does it"
-            notes.append(f"What each partner adds was not computed: {how}.")
-        else:
-            notes.append(
-                "What partners add is an estimate: of coalitions' models on the same folds, averaged over "
-                f"{'all coalitions' if self.worth.exact else 'coalitions drawn at random'} (Shapley value). "
-                f"* marks what holds for all {self.worth.edges} pairs of a client and a partner at once ({LEVEL:.0%})."
-            )
-        return notes + [f"Not tried: {why}." for why in self.missing]
+            return f"What each partner adds was not computed: {how}."
+        return (
+            "What partners add is an estimate: of coalitions' models on the same folds, averaged over "
+            f"{'all coalitions' if self.worth.exact else 'coalitions drawn at random'} (Shapley value). "
+            f"* marks what holds for all {self.worth.edges} pairs of a client and a partner at once ({LEVEL:.0%})."
+        )
 
     def partner_tables(self) -> list[dict[str, Any]]:
         """Two tables with title, heads and rows: what partners add to each client, and what each adds on average."""
@@ -199,30 +200,34 @@ class Advice:
             return []
         metric, unit = self.task.metric.title, ", in points" if self.task.metric.share else ""
         ids = sorted(worth.adds)
-        matrix = []
-        for id in ids:
-            cells = dict.fromkeys(ids, "")
-            for partner in [other for other in ids if other != id]:
-                value = self._text(worth.adds[id][partner]).partition(" [")[0]
-                cells[partner] = value + "*" * bool(worth.verdict(id, partner))
-            matrix.append([id, *cells.values(), self._text(worth.groups.get(id)), self._text(worth.everybody[id])])
-        partners = []
-        for id in sorted(ids, key=lambda id: -worth.of_partner(id)[0].value):
-            verdicts = [worth.verdict(client, id) for client in ids if client != id]
-            means = [self._text(one, len(ids)) for one in worth.of_partner(id)]
-            partners.append([id, *means, str(verdicts.count("helps")), str(verdicts.count("hurts"))])
+        by_value = sorted(ids, key=lambda id: -worth.of_partner(id)[0].value)
         interval = f"[{LEVEL:.0%}]{unit}"
         return [
             {
                 "title": f"Who helps whom: what a partner (column) adds to a client (row), {metric}{unit}",
-                "heads": ["client", *ids, f"its group {interval}", f"all others {interval}"], "rows": matrix,
+                "heads": ["client", *ids, f"its group {interval}", f"all others {interval}"],
+                "rows": [self._client_row(worth, id) for id in ids],
             },
             {
                 "title": f"What each partner adds to others on average, {metric}",
                 "heads": ["partner", f"adds {interval}", f"added last {interval}", "surely helps", "surely hurts"],
-                "rows": partners,
+                "rows": [self._partner_row(worth, id) for id in by_value],
             },
         ]  # fmt: skip
+
+    def _client_row(self, worth: PartnerValues, id: str) -> list[str]:
+        """What each partner, its group and all others add to a client."""
+        cells = dict.fromkeys(sorted(worth.adds), "")
+        for partner in cells.keys() - {id}:
+            value = self._text(worth.adds[id][partner]).partition(" [")[0]
+            cells[partner] = value + "*" * bool(worth.verdict(id, partner))
+        return [id, *cells.values(), self._text(worth.groups.get(id)), self._text(worth.everybody[id])]
+
+    def _partner_row(self, worth: PartnerValues, id: str) -> list[str]:
+        """What a partner adds to others on average, and how many it surely helps and hurts."""
+        verdicts = [worth.verdict(client, id) for client in worth.adds if client != id]
+        means = [self._text(one, len(worth.adds)) for one in worth.of_partner(id)]
+        return [id, *means, str(verdicts.count("helps")), str(verdicts.count("hurts"))]
 
     def rows(self) -> list[list[str]]:
         """The table's rows: client, what it has, advice, and gains: by sharing, by one model for all, on test data."""

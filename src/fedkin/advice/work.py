@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -183,9 +183,9 @@ class Work:
     federation: Federation
     folds: Mapping[str, Folds]
     shapes: Sequence[Sequence[Shape]]
+    heads: Sequence[frozenset[Shape]]
     rates: Sequence[float]
     bench: Bench
-    heads: Sequence[frozenset[Shape]]
     strengths: Sequence[Strength] = ()
 
     def jobs(self) -> list[tuple[int, tuple[tuple[int, int], ...]]]:
@@ -208,40 +208,38 @@ class Work:
         before the first rate and before each rate not yet in `folder`: if False, this and later rates are left out.
         """
         outputs: Outputs = {}
-        jobs = self.jobs()
-        paths = [None if folder is None else folder / f"run-{number}.safetensors" for number in range(len(jobs))]
+        jobs = {f"run-{number}.safetensors": job for number, job in enumerate(self.jobs())}
         # Finished runs are read even without time for further ones.
-        missing = [rate for (rate, _), path in zip(jobs, paths, strict=True) if path is None or not path.exists()]
+        missing = [rate for name, (rate, _) in jobs.items() if folder is None or not (folder / name).exists()]
         ask_for_time = {0, *missing}
-        for number, ((rate, parts), path) in enumerate(zip(jobs, paths, strict=True)):
+        for number, (name, (rate, parts)) in enumerate(jobs.items()):
             progress(number, len(jobs))
             if rate in ask_for_time and not goes_on(rate):
                 break
             ask_for_time.discard(rate)
-            outcomes = self._run(rate, parts) if path is None else self._read_or_run(path, rate, parts)
+            outcomes = self._read_or_run(None if folder is None else folder / name, rate, parts)
             for place, (split, shape) in enumerate(parts):
-                by_client = {id: outcomes[f"{place}/{id}"] for id in self.federation}
-                outputs[rate, split, self.shapes[split][shape]] = by_client
+                outputs[rate, split, self.shapes[split][shape]] = self._by_client(outcomes, place)
         progress(len(jobs), len(jobs))
         return outputs
 
-    def _read_or_run(self, path: Path, rate: int, parts: Sequence[tuple[int, int]]) -> dict[str, Values]:
-        """Read the outcomes of a run from a file; if there is none, do the run and write them."""
-        if path.exists():
+    def _by_client(self, outcomes: Mapping[str, Values], place: int) -> dict[str, Values]:
+        """The outcomes of the part with this number, by id."""
+        return {id: outcomes[f"{place}/{id}"] for id in self.federation}
+
+    def _read_or_run(self, path: Path | None, rate: int, parts: Sequence[tuple[int, int]]) -> dict[str, Values]:
+        """Read the outcomes of a run from a file; if there is none, do the run and write them, if it has a path."""
+        if path is not None and path.exists():
             return _read(path)
         outcomes = self._run(rate, parts)
-        _write(path, outcomes)
+        if path is not None:
+            _write(path, outcomes)
         return outcomes
 
     def _run(self, rate: int, parts: Sequence[tuple[int, int]]) -> dict[str, Values]:
         """Train these parts in one run; returns the outcomes of their models, by "number of the part/id"."""
         clients: list[Client] = []
-        # Make the samples contiguous in memory: batches are drawn from them many times.
-        trains = {
-            (id, split): client.train.take(self.folds[id].trained(split)).own()
-            for split in dict.fromkeys(split for split, _ in parts)
-            for id, client in self.federation.items()
-        }
+        trains = self._training_samples(dict.fromkeys(split for split, _ in parts))
         groups, near = dict[str, tuple[str, ...]](), dict[str, tuple[str, ...]]()
         for place, (split, number) in enumerate(parts):
             names = {id: f"{id}/{split}.{number}" for id in self.federation}
@@ -263,6 +261,15 @@ class Work:
                 with_heads = shape in self.heads[split] and bool(shape.partners(id))
                 outcomes[f"{place}/{id}"] = self._outcomes(net, module, params, train if with_heads else None, test)
         return outcomes
+
+    def _training_samples(self, splits: Iterable[int]) -> dict[tuple[str, int], Samples]:
+        """The samples of each client that train in these splits."""
+        # They are contiguous in memory, because batches are drawn from them many times.
+        return {
+            (id, split): client.train.take(self.folds[id].trained(split)).own()
+            for split in splits
+            for id, client in self.federation.items()
+        }
 
     def _outcomes(self, net: Net, module: BodyHead, params: Params, train: Samples | None, test: Samples) -> Values:
         """[models, samples] outcomes of a client's models; train: samples to fit its own heads to (None: no heads)."""

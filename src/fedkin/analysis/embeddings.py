@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -89,7 +89,7 @@ def read_features(path: Path) -> Features:
         raise RunError(f"{path}: not the features of a round ({error})") from None
 
 
-def _cloud(tables: Sequence[tuple[int, Tensor, Tensor]]) -> Cloud | None:
+def _cloud(tables: Sequence[_Table]) -> Cloud | None:
     """The known rows of tables (client, mask of known rows, [classes, d]); None if there are none."""
     labels = [known.nonzero()[:, 0] for _, known, _ in tables]
     if not sum(map(len, labels)):
@@ -108,42 +108,72 @@ def measure(engine: Engine, ids: Iterable[str]) -> Features | None:
     clients = sorted(id for id in ids if roster[id].seen and roster[id].size)
     if not roster.task.labels or not clients:
         return None
-    means, anchors = list[tuple[int, Tensor, Tensor]](), list[tuple[int, Tensor, Tensor]]()
-    measured: list[str] = []
-    heads: list[_Head] = []
-    width = 0
     with one_thread():
-        # The order is the same in every round: if there are too many clients, the first ones are kept.
-        for place in rng(setup.seed, "", 0, "embeddings").permutation(len(clients)):
-            id = clients[place]
-            reply = engine.features(id)
-            if not reply:
-                return None
-            table, known = reply["means"], reply["known"]
-            width = width or int(table.shape[1])
-            if table.shape[1] != width:
-                return None
-            if not bool(torch.isfinite(table).all()):
-                continue
-            if measured and sum(int(own.sum()) for _, own, _ in means) + int(known.sum()) > _POINTS:
-                break
-            means.append((len(measured), known, table))
-            if "vectors" in reply:
-                anchors.append((len(measured), reply["vectors_known"], reply["vectors"]))
-            # Keep only the heads to compare: the models of many clients may be on disk.
-            if len(heads) < _HEADS:
-                heads.append(_Head(reply["head"], table, known))
-            measured.append(id)
-        similar = _similarity_of_heads(heads, setup.net, roster.task.classes, roster.task.outputs)
-    # With `run.alone`, each client has its own server, and there is no common one.
-    common = isinstance(setup.method, ServerMethod) and not setup.engine.alone
-    kept = setup.method.class_vectors(engine.server) if common else None
-    if kept is not None:
-        means.append((-1, kept.known, kept.table))
-    cloud = _cloud(means)
+        measured = _measure_clients(engine, clients)
+        if measured is None:
+            return None
+        similar = _similarity_of_heads(measured.heads, setup.net, roster.task.classes, roster.task.outputs)
+    cloud = _cloud([*measured.means, *_prototypes(engine)])
     if cloud is None:
         return None
-    return Features(engine.server.round, tuple(measured), len(clients), cloud, _cloud(anchors), similar)
+    return Features(
+        engine.server.round, tuple(measured.ids), len(clients), cloud, _cloud(measured.anchors), similar
+    )  # fmt: skip
+
+
+# (number of the client, mask of its known classes, [classes, d]).
+_Table = tuple[int, Tensor, Tensor]
+
+
+class _Measured(NamedTuple):
+    """Clients with the tables of their class means and anchors, and the heads to compare."""
+
+    ids: list[str]
+    means: list[_Table]
+    anchors: list[_Table]
+    heads: list[_Head]
+
+    def add(self, id: str, reply: Mapping[str, Any]) -> bool:
+        """Add a client's reply; returns False if it would be too many points."""
+        known = reply["known"]
+        if self.ids and sum(int(own.sum()) for _, own, _ in self.means) + int(known.sum()) > _POINTS:
+            return False
+        number = len(self.ids)
+        self.means.append((number, known, reply["means"]))
+        if "vectors" in reply:
+            self.anchors.append((number, reply["vectors_known"], reply["vectors"]))
+        # Keep only the heads to compare: the models of many clients may be on disk.
+        if len(self.heads) < _HEADS:
+            self.heads.append(_Head(reply["head"], reply["means"], known))
+        self.ids.append(id)
+        return True
+
+
+def _measure_clients(engine: Engine, clients: Sequence[str]) -> _Measured | None:
+    """Measure clients until there are too many points; None without features of one width."""
+    measured, width = _Measured([], [], [], []), 0
+    # The order is the same in every round: if there are too many clients, the first ones are kept.
+    for place in rng(engine.setup.seed, "", 0, "embeddings").permutation(len(clients)):
+        reply = engine.features(clients[place])
+        if not reply:
+            return None
+        table = reply["means"]
+        width = width or int(table.shape[1])
+        if table.shape[1] != width:
+            return None
+        if bool(torch.isfinite(table).all()) and not measured.add(clients[place], reply):
+            break
+    return measured
+
+
+def _prototypes(engine: Engine) -> list[_Table]:
+    """The server's class vectors, if it has any."""
+    setup = engine.setup
+    # With `run.alone`, each client has its own server, and there is no common one.
+    if not isinstance(setup.method, ServerMethod) or setup.engine.alone:
+        return []
+    kept = setup.method.class_vectors(engine.server)
+    return [] if kept is None else [(-1, kept.known, kept.table)]
 
 
 class _Head(NamedTuple):

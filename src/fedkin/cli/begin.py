@@ -22,6 +22,7 @@ from fedkin.untrusted import escaped
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from fedkin.advice import Advice
     from fedkin.data.inspection import Finding, Inspection
     from fedkin.federation import Client, Federation
     from fedkin.running.experiment import Experiment
@@ -286,8 +287,11 @@ def advise(
     if limit is not None and limit.spent > 60 * limit.minutes:
         late = f"took {limit.spent / 60:.1f} minutes, more than the budget of {limit.minutes:g}"
         say(f"{late}; the advice is complete", stderr=True)
-    if printed_as_json(json, advice.to_json()):
-        return
+    if not printed_as_json(json, advice.to_json()):
+        _print_advice(advice, folder / RECOMMENDED, report)
+
+
+def _print_advice(advice: Advice, experiment: Path, report: Path) -> None:
     say(advice.sentence)
     print_table(advice.heads, advice.rows(), right=[h for at, h in enumerate(advice.heads) if at not in (0, 2)])
     for table in advice.partner_tables():
@@ -298,7 +302,7 @@ def advise(
         print_table(table["heads"], table["rows"], right=table["heads"][1:])
     say(
         advice.why, *advice.notes,
-        f"experiment: {folder / RECOMMENDED}; run it with: fedkin run {folder / RECOMMENDED}", f"report:  {report}",
+        f"experiment: {experiment}; run it with: fedkin run {experiment}", f"report:  {report}",
     )  # fmt: skip
 
 

@@ -61,13 +61,17 @@ def _status_of(work: Callable[[], Any]) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     except OSError as error:
-        if error.filename is not None:
-            return _print_error(f"{os.fsdecode(error.filename)}: {error.strerror or error}")
-        # Errors of files have a file name; errors of streams have none.
-        known = error.errno in _DISK_ERRORS
-        return _print_error(f"standard output: {error.strerror}") if known else _internal_error(error)
+        return _disk_error(error)
     except BaseException as error:
         return _usage_error(error) if hasattr(error, "format_message") else _internal_error(error)
+
+
+def _disk_error(error: OSError) -> int:
+    """Report an error of a file, which has a name, or of a stream, which has none."""
+    if error.filename is not None:
+        return _print_error(f"{os.fsdecode(error.filename)}: {error.strerror or error}")
+    known = error.errno in _DISK_ERRORS
+    return _print_error(f"standard output: {error.strerror}") if known else _internal_error(error)
 
 
 def _ended_early(end: SystemExit) -> int:

@@ -27,7 +27,7 @@ from fedkin.running import presets
 from fedkin.running.progress import Progress, make_console
 
 if TYPE_CHECKING:
-    from fedkin.records.reading import PlanFile
+    from fedkin.records.reading import PlanFile, Validation
     from fedkin.records.run import Result
     from fedkin.running.experiment import Experiment
     from fedkin.running.grid import Choice
@@ -107,36 +107,46 @@ def compare(
         "compare", experiment, methods=methods, seeds=seeds, changes=changes, rounds=rounds, data_root=data_root,
         out=out, resume=resume, more=leave_out is not None or controls,
     )  # fmt: skip
-    loaded, names, folder = grid.experiment, grid.methods, grid.folder
-    from fedkin.records.comparison import comparison_rows, unequal_conditions
+    names = grid.methods
     from fedkin.records.controls import with_controls
-    from fedkin.report.ranks import ranking_lines
-    from fedkin.report.tables import comparison
-    from fedkin.report.words import chosen_line, validation_in
-    from fedkin.running.grid import Runs
-    from fedkin.running.grid import compare as run_comparison
+    from fedkin.report.words import validation_in
 
     groups = _groups_to_leave_out(leave_out, grid.begun)
     if controls:
-        names = with_controls(names, loaded.federation(grid.root).planted is not None)
+        names = with_controls(names, grid.experiment.federation(grid.root).planted is not None)
     if groups is not None:
-        _compare_leaving_out(loaded, names, grid.seeds, grid.root, folder, groups, json)
+        _compare_leaving_out(grid, names, groups, json)
         return
     # The validation figures of `fedkin tune` are valid for its tuned.toml, if no setting is changed.
-    is_tuned = experiment is not None and experiment.name == "tuned.toml" and not changes and rounds is None
-    validation = validation_in(experiment.parent if experiment is not None and is_tuned else folder)
-    with run_watchers(folder, json) as watch:
-        kept = None if validation is None else validation.model_dump()
-        results = run_comparison(Runs(loaded, grid.root), names, grid.seeds, folder, validation=kept, watch=watch)
+    place = grid.folder
+    if experiment is not None and experiment.name == "tuned.toml" and not changes and rounds is None:
+        place = experiment.parent
+    _compare(grid, names, validation_in(place), json)
+
+
+def _compare(grid: _Grid, names: list[str], validation: Validation | None, json: bool) -> None:
+    """Run a comparison, write its report and print its table; validation: the results of a tuning of the methods."""
+    from fedkin.records.comparison import comparison_rows, unequal_conditions
+    from fedkin.report.ranks import ranking_lines
+    from fedkin.report.tables import comparison
+    from fedkin.report.words import chosen_line
+    from fedkin.running.grid import Runs
+    from fedkin.running.grid import compare as run_comparison
+
+    kept = None if validation is None else validation.model_dump()
+    with run_watchers(grid.folder, json) as watch:
+        results = run_comparison(
+            Runs(grid.experiment, grid.root), names, grid.seeds, grid.folder, validation=kept, watch=watch
+        )
     every = [result for by_seed in results.values() for result in by_seed.values()]
-    report = write_run_report([result.folder for result in every], folder)
+    report = write_run_report([result.folder for result in every], grid.folder)
     if printed_as_json(json, [result.summary for result in every]):
         return
     make_console().print(comparison(comparison_rows(results)))
     chosen = chosen_line(names, validation, every[0].metric.higher)
     unlike = [] if validation else unequal_conditions({name: next(iter(of.values())) for name, of in results.items()})
-    print_notes(results, [chosen] if chosen else [], [*ranking_lines(results), *unlike])
-    print_paths(folder, report)
+    print_notes(results, filter(None, [chosen]), [*ranking_lines(results), *unlike])
+    print_paths(grid.folder, report)
 
 
 def _groups_to_leave_out(option: str | None, begun: PlanFile | None) -> list[str] | None:
@@ -150,27 +160,22 @@ def _groups_to_leave_out(option: str | None, begun: PlanFile | None) -> list[str
     return None if option is None else split_names(option, "--leave-out")
 
 
-def _compare_leaving_out(
-    experiment: Experiment, names: list[str], seeds: list[int], root: Path, folder: Path, groups: list[str], json: bool
-) -> None:
+def _compare_leaving_out(grid: _Grid, names: list[str], groups: list[str], json: bool) -> None:
     """Leave out one group after another: one report per group, and one table. No groups: each group."""
     from fedkin.report.tables import left_out
     from fedkin.running.grid import leave_out
 
-    with run_watchers(folder, json) as watch:
-        results = leave_out(experiment, names, seeds, root, folder, groups or None, watch=watch)
-    runs = {
-        group: [result for by_seed in by_method.values() for result in by_seed.values()]
-        for group, by_method in results.items()
-    }
-    reports = [
-        write_run_report([run.folder for run in of_group], Path(of_group[0].folder or folder).parent)
-        for of_group in runs.values()
-    ]
-    if printed_as_json(json, {group: [run.summary for run in of_group] for group, of_group in runs.items()}):
+    with run_watchers(grid.folder, json) as watch:
+        results = leave_out(grid.experiment, names, grid.seeds, grid.root, grid.folder, groups or None, watch=watch)
+    summaries, reports = {}, []
+    for group, by_method in results.items():
+        runs = [result for by_seed in by_method.values() for result in by_seed.values()]
+        summaries[group] = [run.summary for run in runs]
+        reports.append(write_run_report([run.folder for run in runs], Path(runs[0].folder or grid.folder).parent))
+    if printed_as_json(json, summaries):
         return
     make_console().print(left_out(results))
-    print_paths(folder, *reports)
+    print_paths(grid.folder, *reports)
 
 
 def tune(
@@ -210,30 +215,32 @@ def tune(
     fedkin tune EXPERIMENT.toml --methods fedavg,tfl --equal 12 --seeds 0,1
     fedkin tune digits-rotated --methods sfmtl-graph --grid method.lam=0.1,1 --seeds 0-4
     """
-    searches = bool(choices) or equal is not None or rates is not None
+    searches = bool(choices) or (equal, rates) != (None, None)
     if grid and (searches or hold_out is not None):
         raise ConfigError("--grid runs every combination on the test samples: give no --try, --equal or --hold-out")
     start = _start_grid(
         "tune", experiment, methods=methods, seeds=seeds, changes=changes, rounds=rounds, data_root=data_root,
         out=out, resume=resume, more=searches or bool(grid),
     )  # fmt: skip
-    loaded, folder, begun = start.experiment, start.folder, start.begun
-    from fedkin.running.grid import Choice, HoldOut
     from fedkin.running.tune import plan_choices
-    from fedkin.running.tune import tune as run_tuning
 
-    swept = bool(grid)
-    if begun is not None:
-        candidates, swept, hold_out = plan_choices(begun), begun.command == "sweep", begun.hold_out
-    elif swept:
-        candidates = [Choice.parse(text, "--grid") for text in grid]
+    if start.begun is not None:
+        candidates, swept, hold_out = plan_choices(start.begun), start.begun.command == "sweep", start.begun.hold_out
     else:
-        candidates = _candidates(choices, equal, rates)
+        candidates, swept = _candidates(choices, equal, rates, grid), bool(grid)
     if swept:
         assert isinstance(candidates, list)
-        _run_sweep(loaded, start.methods, candidates, start.seeds, start.root, folder, json)
-        return
-    held = HoldOut.parse(hold_out or "samples:0.2")
+        _run_sweep(start, candidates, json)
+    else:
+        _run_tuning(start, candidates, hold_out or "samples:0.2", json)
+
+
+def _run_tuning(start: _Grid, candidates: list[Choice] | Equal, hold_out: str, json: bool) -> None:
+    """Run every candidate, print them, and write tuned.toml."""
+    from fedkin.running.grid import HoldOut
+    from fedkin.running.tune import tune as run_tuning
+
+    loaded, folder, held = start.experiment, start.folder, HoldOut.parse(hold_out)
     with run_watchers(folder, json) as watch:
         results = run_tuning(loaded, start.methods, candidates, held, start.seeds, start.root, folder, watch=watch)
     figures = {
@@ -249,20 +256,18 @@ def tune(
     _raise_if_all_failed(results)
 
 
-def _run_sweep(
-    experiment: Experiment, names: list[str], cells: list[Choice], seeds: list[int], root: Path, folder: Path,
-    json: bool,
-) -> None:  # fmt: skip
+def _run_sweep(start: _Grid, cells: list[Choice], json: bool) -> None:
     """Run every combination of settings; print a table and write a plot and sweep.csv."""
     from fedkin.report.sweeping import draw
     from fedkin.report.tables import comparison
     from fedkin.running.grid import Runs, rows, sweep
 
+    folder, title = start.folder, f"{start.experiment.name}: a sweep"
     with run_watchers(folder, json) as watch:
-        results = sweep(Runs(experiment, root), names, cells, seeds, folder, watch=watch)
+        results = sweep(Runs(start.experiment, start.root), start.methods, cells, start.seeds, folder, watch=watch)
     table_rows = rows(results)
     page = folder / "sweep.html"
-    draw(table_rows, list(dict.fromkeys(choice.path for choice in cells)), page, title=f"{experiment.name}: a sweep")
+    draw(table_rows, list(dict.fromkeys(choice.path for choice in cells)), page, title=title)
     if printed_as_json(json, table_rows):
         return
     make_console().print(comparison([{**row, "method": f"{row['method']}, {row['settings']}"} for row in table_rows]))
@@ -272,11 +277,15 @@ def _run_sweep(
     )  # fmt: skip
 
 
-def _candidates(choices: Sequence[str], equal: str | None, rates: str | None) -> list[Choice] | Equal:
+def _candidates(
+    choices: Sequence[str], equal: str | None, rates: str | None, grid: Sequence[str]
+) -> list[Choice] | Equal:  # fmt: skip
     """Return the candidates that the options describe; raises ConfigError."""
     from fedkin.running.grid import Choice
     from fedkin.running.tune import Equal
 
+    if grid:
+        return [Choice.parse(text, "--grid") for text in grid]
     if bool(choices) == (equal is not None) or (rates is not None and equal is None):
         raise ConfigError(
             "--try: name at least one setting and its values, such as training.lr=0.01,0.1; or give --equal N, with "
@@ -333,20 +342,13 @@ def bench(
     from fedkin.methods import METHODS
     from fedkin.report import bench_page
     from fedkin.running import bench as benching
-    from fedkin.running.experiment import setting_value
     from fedkin.running.plugins import resolve_names
     from fedkin.running.suites import suite_of
     from fedkin.settings import choose, parse
 
     chosen = suite_of(suite)
     (name,), _ = resolve_names([method], "method", "METHOD")
-    kind = choose(METHODS, name, "METHOD")
-    settings: dict[str, Any] = {}
-    for text in change or []:
-        setting, equals, value = text.partition("=")
-        if not equals:
-            raise ConfigError(f"--set {text}: expected SETTING=VALUE, such as lam=0.1")
-        settings[setting.removeprefix("method.")] = setting_value(value, f"--set {text}")
+    kind, settings = choose(METHODS, name, "METHOD"), _method_settings(change or [])
     built = parse(kind, settings, "method")
     label = name + "".join(f", {setting}={value}" for setting, value in settings.items())
     folder = out or Path("runs") / "bench" / label.replace(", ", "-").replace("=", "-").replace("/", "-")
@@ -363,6 +365,19 @@ def bench(
     borders = [f"the chosen rate is the first or last that was tried on: {at}"] if at else []
     print_lines([bench_page.headline(data), "; ".join([*bench_page.NOTES, *borders])])
     print_paths(folder, folder / "bench.html")
+
+
+def _method_settings(changes: Sequence[str]) -> dict[str, Any]:
+    """Return the settings of a method in texts such as lam=0.1; raises ConfigError."""
+    from fedkin.running.experiment import setting_value
+
+    settings = {}
+    for text in changes:
+        setting, equals, value = text.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {text}: expected SETTING=VALUE, such as lam=0.1")
+        settings[setting.removeprefix("method.")] = setting_value(value, f"--set {text}")
+    return settings
 
 
 def _print_bench(data: Mapping[str, Any]) -> None:
@@ -391,13 +406,12 @@ def start_or_resume(
     `changes` may name.
     """
     _check_exists(experiment)
-    from fedkin.records.files import is_unused
     from fedkin.running.experiment import load
     from fedkin.running.grid import split_names
     from fedkin.running.plugins import resolve_names
 
     if resume is not None:
-        if experiment is not None or changes or out is not None or rounds is not None:
+        if changes or any(option is not None for option in (experiment, out, rounds)):
             raise ConfigError("--resume continues the experiment in its folder: no other option changes it")
         _check_resumable(resume, command)
         return load(resume / "experiment.toml"), resume, _data_root(resume, data_root)
@@ -408,13 +422,17 @@ def start_or_resume(
     if rounds is not None:
         changes = [*changes, f"training.rounds={rounds}"]
     loaded = load(experiment, changes)
-    if out is not None and not is_unused(out):
-        raise ConfigError(f"--out {out}: it exists and is not an empty folder; --resume {out} continues a run")
-    return loaded, out or _new_folder(loaded.name), _data_root(None, data_root)
+    return loaded, _new_folder(out, loaded.name), _data_root(None, data_root)
 
 
-def _new_folder(name: str) -> Path:
-    """Return runs/NAME, with a number if it exists."""
+def _new_folder(out: Path | None, name: str) -> Path:
+    """Return `out`, or else runs/NAME, with a number if it exists; raises ConfigError if `out` is in use."""
+    from fedkin.records.files import is_unused
+
+    if out is not None:
+        if not is_unused(out):
+            raise ConfigError(f"--out {out}: it exists and is not an empty folder; --resume {out} continues a run")
+        return out
     folder, number = Path("runs") / name, 1
     while folder.exists():
         number += 1
@@ -453,28 +471,34 @@ def _start_grid(
     more: whether further options are given, which must not be given when resuming. Raises ConfigError.
     """
     loaded, folder, root = start_or_resume(experiment, changes, rounds, out, resume, data_root, command, methods)
-    from fedkin.records.controls import changes_of, split_control
+    from fedkin.records.controls import changes_of
     from fedkin.records.reading import plan_in
     from fedkin.running.grid import parse_seeds, split_names
     from fedkin.running.plugins import resolve_names
 
     if resume is not None:
-        if methods is not None or seeds is not None or more:
+        if more or (methods, seeds) != (None, None):
             raise ConfigError("--resume continues the methods, seeds and values in its folder: give no others")
         begun = plan_in(folder)
         for name in begun.methods:
             changes_of(name, f"{folder / 'plan.json'}: methods")
         return _Grid(loaded, begun.methods, begun.seeds, folder, root, begun)
     names, files = resolve_names(split_names(methods or loaded.method.name, "--methods"), "method", "--methods")
+    _check_changes_used(changes, loaded.method.name, names)
+    seed_list = parse_seeds(seeds) if seeds is not None else [loaded.run.seed]
+    return _Grid(loaded.with_own(files), names, seed_list, folder, root)
+
+
+def _check_changes_used(changes: Sequence[str], method: str, names: Sequence[str]) -> None:
+    """Raise ConfigError for changes of the experiment's method if it is none of the methods that run."""
+    from fedkin.records.controls import split_control
+
     lost = [text for text in changes if text.startswith("method.") and not text.startswith("method.name=")]
-    if lost and loaded.method.name not in {split_control(name)[0] for name in names}:
+    if lost and method not in {split_control(name)[0] for name in names}:
         raise ConfigError(
-            f"--set {lost[0]}: it changes {loaded.method.name}, which is none of --methods {','.join(names)}; "
+            f"--set {lost[0]}: it changes {method}, which is none of --methods {','.join(names)}; "
             f"write --set methods.{names[0]}.{lost[0]}"
         )
-    return _Grid(
-        loaded.with_own(files), names, parse_seeds(seeds) if seeds is not None else [loaded.run.seed], folder, root
-    )
 
 
 def _check_resumable(folder: Path, command: str) -> None:

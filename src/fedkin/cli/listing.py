@@ -215,22 +215,27 @@ def _alternatives(kind: Any, metadata: list[Any]) -> list[str]:
     """Return the alternatives of a type, each in words."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        more = [part for each in inner[1:] for part in getattr(each, "metadata", [each])]
-        return _alternatives(inner[0], [*metadata, *more])
+        return _alternatives(inner[0], [*metadata, *_bounds_in(inner[1:])])
     if origin in (Union, UnionType):
         return [text for each in inner for text in _alternatives(each, [] if each is NoneType else metadata)]
     if origin is Literal:
         *first, last = map(describe_value, inner)
-        return [f"{', '.join(first)} or {last}" if first else last]
+        return [" or ".join(filter(None, [", ".join(first), last]))]
     if origin in (dict, Mapping):
         return [f"table of: {describe_type(inner[-1])}"]
-    text = "table" if origin is not None else _TYPES.get(kind, "table")
     if origin in (tuple, list, set, frozenset, Sequence):
-        words = dict.fromkeys(describe_type(each) for each in inner if each is not Ellipsis)
-        if not words:
-            return ["list"]
-        text = f"list of: {' / '.join(words)}"
-    return [text + _bounds_text(metadata)]
+        return [_list_text(inner) + _bounds_text(metadata)] if inner else ["list"]
+    return [_TYPES.get(kind, "table") + _bounds_text(metadata)]
+
+
+def _list_text(elements: Iterable[Any]) -> str:
+    words = dict.fromkeys(describe_type(each) for each in elements if each is not Ellipsis)
+    return f"list of: {' / '.join(words)}"
+
+
+def _bounds_in(annotations: Iterable[Any]) -> list[Any]:
+    """The bounds in annotations: each is one, or holds several."""
+    return [bound for each in annotations for bound in getattr(each, "metadata", [each])]
 
 
 def _bounds_text(metadata: Sequence[Any]) -> str:

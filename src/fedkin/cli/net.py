@@ -119,14 +119,7 @@ def _ca(
 def _sign(folder: Path, requests: Sequence[Path], days: int, replace: bool) -> None:
     from fedkin.network import identity
 
-    if not (folder / "ca.key").exists():
-        raise ConfigError(f"{folder}: no CA here (ca.key); make one: fedkin net ca {folder}")
-    key = identity.read_key(folder / "ca.key")
-    ca = identity.certificates_of(identity.read_file(folder / "ca.crt"), str(folder / "ca.crt"))[0]
-    if ca.public_key() != key.public_key():
-        raise ConfigError(f"{folder / 'ca.crt'}: this certificate is not for the key {folder / 'ca.key'}")
-    if ca.not_valid_after_utc < datetime.datetime.now(datetime.UTC):
-        raise ConfigError(f"{folder / 'ca.crt'}: this CA expired; make another in a new folder")
+    key, ca = _read_ca(folder)
     read = [identity.request_of(identity.read_file(path), str(path)) for path in requests]
     names = [identity.common_name(request.subject, str(path)) for request, path in zip(read, requests, strict=True)]
     twice = sorted({name for name in names if names.count(name) > 1 or name == "ca"})
@@ -140,6 +133,21 @@ def _sign(folder: Path, requests: Sequence[Path], days: int, replace: bool) -> N
             f"certificate:  {folder / f'{name}.crt'}",
             *_certificate_lines(certificate),
         )
+
+
+def _read_ca(folder: Path) -> tuple[Any, x509.Certificate]:
+    """Return the key and the certificate of the CA in a folder; raises ConfigError if they cannot sign."""
+    from fedkin.network import identity
+
+    if not (folder / "ca.key").exists():
+        raise ConfigError(f"{folder}: no CA here (ca.key); make one: fedkin net ca {folder}")
+    key = identity.read_key(folder / "ca.key")
+    ca = identity.certificates_of(identity.read_file(folder / "ca.crt"), str(folder / "ca.crt"))[0]
+    if ca.public_key() != key.public_key():
+        raise ConfigError(f"{folder / 'ca.crt'}: this certificate is not for the key {folder / 'ca.key'}")
+    if ca.not_valid_after_utc < datetime.datetime.now(datetime.UTC):
+        raise ConfigError(f"{folder / 'ca.crt'}: this CA expired; make another in a new folder")
+    return key, ca
 
 
 @net.command("invite", rich_help_panel=_PREPARE)
@@ -177,7 +185,7 @@ def _invite(
     text = text_in(experiment, SETTINGS_BYTES)
     named = [("--server", server), *(("--member", word) for word in members), ("--router", router)]
     book = _book([(option, word) for option, word in named if word], certificates)
-    roles = {option: (word or "").partition("=")[0] for option, word in named}
+    roles = {"--server": _name_in(server), "--router": _name_in(router)}
     option = "--router" if router else "--server"  # whom the others dial
     if (dialled := roles[option]) and not book[dialled].locator:
         raise ConfigError(f"{option} {dialled}: expected its address too: {option} {dialled}=tls/HOST:PORT")
@@ -193,6 +201,11 @@ def _invite(
     check_members(loaded, join)
     write_join(join, out)
     say(f"join file:  {out} (no secret; send it by a way that its readers trust)", *_of_join(join))
+
+
+def _name_in(word: str | None) -> str:
+    """The name in NAME=ADDRESS; empty without any."""
+    return (word or "").partition("=")[0]
 
 
 def _book(members: Sequence[tuple[str, str]], pins: Sequence[Path]) -> dict[str, Member]:
@@ -525,14 +538,8 @@ def _status_files(path: Path) -> list[Path]:
 
 def _print_status(file: Path, status: Status) -> None:
     now = time.time()
-    round = f"round {status.round} of {status.rounds}" if status.rounds else "not begun"
     late = status.late(now)
-    state: str = status.state
-    if late:
-        state = "silent"
-    elif state == "left":
-        state = "left; the same command comes back"
-    say(f"{status.federation or 'federation'}: {status.name} ({status.role}), {round}, {state}")
+    say(_standing(status, silent=bool(late)))
     if late:
         say(f"it has written nothing for {_ago(late)}: its process was killed or is stopped ({file.parent})")
     if status.weights:
@@ -542,12 +549,19 @@ def _print_status(file: Path, status: Status) -> None:
         say(f"its model: {status.model[:_MARK]} (fedkin export {file.parent})")
     if status.epsilon is not None:
         say(f"released so far in this run: epsilon {status.epsilon:.2f}")
-    others = status.others
-    if late or status.state != "running":  # then nobody knows who is here
-        others = {name: other.model_copy(update={"here": False}) for name, other in others.items()}
+    known = status.state == "running" and not late  # else nobody knows who is here
+    others = {name: other.model_copy(update={"here": known and other.here}) for name, other in status.others.items()}
     _print_others(others, now)
     if status.nameless:
         say(f"refused, and nobody knows whose: {status.nameless}")
+
+
+def _standing(status: Status, silent: bool) -> str:
+    """A participant's round and state in a line."""
+    round = f"round {status.round} of {status.rounds}" if status.rounds else "not begun"
+    state = "left; the same command comes back" if status.state == "left" else status.state
+    who = f"{status.federation or 'federation'}: {status.name} ({status.role})"
+    return f"{who}, {round}, {'silent' if silent else state}"
 
 
 # The last three columns are left out if they are empty.

@@ -93,6 +93,11 @@ def print_notes(
     warning_lines = [f"warning: {first_few(runs, 3)}: {text}" for text, runs in warnings.items()]
     width = make_console().width
     blocks = dict.fromkeys(_wrapped(text, width) for text in (*before, *warning_lines, *texts, *after))
+    say(*_fitting(list(blocks)))
+
+
+def _fitting(blocks: Sequence[str]) -> list[str]:
+    """The blocks of lines that fit below a table, and how many do not."""
     room = _NOTES if sum(block.count("\n") + 1 for block in blocks) <= _NOTES else _NOTES - 1
     kept = []
     for block in blocks:
@@ -101,7 +106,7 @@ def print_notes(
             kept.append(block)
     if left := len(blocks) - len(kept):
         kept.append(f"and {left} more note{'s' * (left > 1)} in the report")
-    say(*kept)
+    return kept
 
 
 def print_paths(folder: Path, *reports: Path) -> None:

@@ -53,8 +53,7 @@ def reproduce(
     from fedkin.report.results import settings_text
 
     wanted = _tables_to_run(known, name)
-    if name == "all" and (federation or methods):
-        raise ConfigError(f"--{'federation' if federation else 'methods'}: give the name of one table with it, not all")
+    _check_one_table(name, {"--federation": federation, "--methods": methods})
     place = out / "quick" if quick else out
     shown = pages if pages is not None else place / "pages"
     for key, table in wanted.items():
@@ -63,12 +62,24 @@ def reproduce(
             some, named = _select_federations(this, federation or []), comma_list(methods or "")
             how = settings_text(key, this, folder, quick)
             if named:
-                some, page, only = some.only(named), shown / f"{key}.md", settings_text(key, this, folder, quick, named)
-                if not page.exists() or only in page.read_text(encoding="utf-8"):  # the page has no other rows
+                some, only = some.only(named), settings_text(key, this, folder, quick, named)
+                if not _has_other_rows(shown / f"{key}.md", only):
                     this, how = this.only(named), only
             _run_table(key, this, some, folder, data_root, place / key, shown, quick, finished, watch, how)
     _index(known, shown)
     say(f"index: {shown / 'index.md'}")
+
+
+def _check_one_table(name: str, options: Mapping[str, object]) -> None:
+    """Raise ConfigError for options that are given with all tables."""
+    for option, given in options.items():
+        if given and name == "all":
+            raise ConfigError(f"{option}: give the name of one table with it, not all")
+
+
+def _has_other_rows(page: Path, only: str) -> bool:
+    """Whether a page has other rows than those that its last section `only` would name."""
+    return page.exists() and only not in page.read_text(encoding="utf-8")
 
 
 def _tables_to_run(known: Mapping[str, PaperTable], name: str) -> dict[str, PaperTable]:
@@ -108,12 +119,7 @@ def _run_table(
     from fedkin.running.reproduce import reproduce
 
     done: list[FinishedPart] = []
-    mine = [part.name for part in some.federation]
-    figures: list[dict[str, str]] = []
-    claims: list[dict[str, str]] = []
-    some_rows = len(some.rows()) < len(table.rows())
-    if finished or some_rows or len(mine) < len(table.federation):
-        figures, claims = results.read_pages(name, table, how, pages, () if finished or some_rows else mine)
+    figures, claims = _kept_of_page(name, table, some, how, pages, finished)
 
     def write() -> None:
         """Write the page and the two CSV files."""
@@ -134,6 +140,18 @@ def _run_table(
             say(f"{name}, {one.part.name}: row {row} is left out, since its method failed in training: {why}")
         write()
     say(f"page:  {pages / name}.md" if done or figures else f"{name}: nothing has ended yet")
+
+
+def _kept_of_page(
+    name: str, table: PaperTable, some: PaperTable, how: str, pages: Path, finished: bool
+) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
+    """Return the figures and claims that a page keeps, none if all federations and rows are run."""
+    from fedkin.report.results import read_pages
+
+    mine = [part.name for part in some.federation]
+    if finished or len(some.rows()) < len(table.rows()):
+        return read_pages(name, table, how, pages)
+    return read_pages(name, table, how, pages, mine) if len(mine) < len(table.federation) else ([], [])
 
 
 def _index(tables: Mapping[str, PaperTable], pages: Path) -> None:

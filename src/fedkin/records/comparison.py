@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -142,22 +142,25 @@ def comparison_rows(results: Mapping[str, Mapping[int, Result]]) -> list[dict[st
     (`added_by_exchange`). metrics: mean, sd and gain of each further metric (`run.metrics`), if any.
     """
     private = any("privacy" in result.summary for by_seed in results.values() for result in by_seed.values())
-    later = ("gain", "hurt", *COUNTED, *(() if private else ("epsilon",)))
-    rows = []
-    for method, by_seed in results.items():
-        local = results.get("local") if method != "local" else None
-        runs, over_seeds = list(by_seed.values()), _over_seeds(by_seed, local)
-        row: dict[str, Any] = {"method": method, "seeds": sorted(by_seed), "metric": runs[0].metric.name}
-        row |= {name: pair for name, pair in over_seeds.items() if name not in later}
-        if given := sorted({text for run in runs for text in run.summary.get("given", ())}):
-            row["given"] = "; ".join(given)
-        counts = {name: pair[0] for name in COUNTED if (pair := over_seeds[name]) is not None}
-        row |= {
-            **_further_metrics(by_seed, local), "gain": over_seeds["gain"], "hurt": over_seeds["hurt"],
-            "surely": counts if len(counts) == len(COUNTED) else None, "adds": _added(method, results),
-        }  # fmt: skip
-        rows.append(row)
-    return rows
+    later = {"gain", "hurt", *COUNTED, *(() if private else ("epsilon",))}
+    return [_comparison_row(method, results, later) for method in results]
+
+
+def _comparison_row(
+    method: str, results: Mapping[str, Mapping[int, Result]], later: Container[str]
+) -> dict[str, Any]:  # fmt: skip
+    """Return the row of a method; later: figures that are left out, or come after the others."""
+    local, by_seed = results.get("local") if method != "local" else None, results[method]
+    runs, over_seeds = list(by_seed.values()), _over_seeds(by_seed, local)
+    row: dict[str, Any] = {"method": method, "seeds": sorted(by_seed), "metric": runs[0].metric.name}
+    row |= {name: pair for name, pair in over_seeds.items() if name not in later}
+    if given := sorted({text for run in runs for text in run.summary.get("given", ())}):
+        row["given"] = "; ".join(given)
+    counts = {name: pair[0] for name in COUNTED if (pair := over_seeds[name]) is not None}
+    return row | {
+        **_further_metrics(by_seed, local), "gain": over_seeds["gain"], "hurt": over_seeds["hurt"],
+        "surely": counts if len(counts) == len(COUNTED) else None, "adds": _added(method, results),
+    }  # fmt: skip
 
 
 def _over_seeds(

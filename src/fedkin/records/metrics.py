@@ -61,14 +61,19 @@ def figures(scores: Mapping[str, Score], task: Task) -> dict[str, Any]:
     tested = [score for _, score in sorted(scores.items()) if score.n]
     if not tested:
         return {"clients": 0}
-    metric = task.metric
+    classification = task.kind == "classification"
     values = [value for score in tested if (value := value_of(score)) is not None]
-    row: dict[str, Any] = dict(statistics(values, metric))
+    row: dict[str, Any] = dict(statistics(values, task.metric))
     if values:
-        row["variance"] = float(((100 if metric.share else 1) * np.array(values)).var())
-    row |= _pooled_share(tested) if task.kind == "classification" else _further_figures(tested, task)
+        row["variance"] = _variance(values, task.metric)
+    row |= _pooled_share(tested) if classification else _further_figures(tested, task)
     row |= {"loss": _finite(float(np.mean([score.loss for score in tested]))), "clients": len(values)}
-    return row if task.kind == "classification" else row | {"left_out": len(tested) - len(values)}
+    return row if classification else row | {"left_out": len(tested) - len(values)}
+
+
+def _variance(values: Sequence[float], metric: Metric) -> float:
+    """The variance, of the percentage if the metric is a share."""
+    return float(((100 if metric.share else 1) * np.array(values)).var())
 
 
 def _pooled_share(tested: Sequence[Score]) -> dict[str, Any]:
@@ -280,9 +285,13 @@ def privacy_sentence(entry: Mapping[str, Any]) -> str:
     sentence = f"{number} at delta {entry['delta']:g}, {of_what}; sent as they are: {open or 'nothing'}"
     if most is None or not (entry.get("signature_epsilon") or entry.get("sample_epsilon")):
         return sentence
+    return f"{sentence}; {_guessed(most, entry['delta'], bool(entry.get('sample_epsilon')))}"
+
+
+def _guessed(epsilon: float, delta: float, in_training: bool) -> str:
+    """How often one row can be guessed. in_training: epsilon is that of private training, else of a signature."""
     # Of two equally likely data sets, the right one is found in at most (e^epsilon + delta) / (e^epsilon + 1) of cases.
-    right = (1 + entry["delta"] * math.exp(-most)) / (1 + math.exp(-most))
+    right = (1 + delta * math.exp(-epsilon)) / (1 + math.exp(-epsilon))
     # With a signature, n is known, so data sets differ in one row's value. In training, they differ in one row more.
-    row = "one more row costs" if entry.get("sample_epsilon") else "one row costs"
-    what = "whether it is there" if entry.get("sample_epsilon") else "which of two values it has"
-    return f"{sentence}; {row} epsilon {most:.2f}: {what} can be guessed in at most {right:.2%} of cases (chance: 50%)"
+    row, what = ("one more row", "whether it is there") if in_training else ("one row", "which of two values it has")
+    return f"{row} costs epsilon {epsilon:.2f}: {what} can be guessed in at most {right:.2%} of cases (chance: 50%)"

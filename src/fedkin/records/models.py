@@ -12,6 +12,7 @@ from __future__ import annotations
 import builtins
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
@@ -204,35 +205,48 @@ def keep_models(folder: Path, models: Mapping[str, Params], context: ModelContex
     """
     place = folder / PLACE
     groups = _groups(models)
-    size = sum(t.numel() * t.element_size() for ids in groups for t in models[ids[0]].values())
-    why = ""
-    if size > limit_mb * 2**20:
-        why = f"its models take {size / 2**20:,.0f} MB, and run.models_limit_mb is {limit_mb:g}"
+    why = _too_large([models[ids[0]] for ids in groups], limit_mb)
+    if why:
         say("%s", f"{folder}: the models are not kept: {why}")
         groups = []
     nets = list(dict.fromkeys(context.nets[id] for id in sorted(models)))
     frozen = {net: f"frozen-{number}.safetensors" for number, net in enumerate(nets, 1) if net.frozen}
-    file = {id: f"model-{number}.safetensors" for number, ids in enumerate(groups, 1) for id in ids}
+    file = _file_names(groups)
     index = json_bytes(_index(context, nets, frozen, file, why))
-    written = {Path(INDEX).name, *file.values(), *frozen.values()}
-    for old in place.glob("*"):
-        if old.name not in written:
-            old.unlink()
-    stamps: dict[str, Stamp] = {}
-
-    def write(name: str, tensors: Params) -> None:
-        # safetensors refuses tensors that share memory, such as tied weights.
-        apart = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()}
-        stamps[f"{PLACE}/{name}"] = write_bytes(place / name, bytes(save(apart)), sync=False)
-
+    contents = {file[ids[0]]: models[ids[0]] for ids in groups}
     if groups:
-        for net, name in frozen.items():
-            write(name, net.frozen)
-    for ids in groups:
-        write(file[ids[0]], models[ids[0]])
+        contents |= {name: net.frozen for net, name in frozen.items()}
+    _remove_others(place, {Path(INDEX).name, *file.values(), *frozen.values()})
+    stamps = {f"{PLACE}/{name}": _write_tensors(place / name, tensors) for name, tensors in contents.items()}
     stamps[INDEX] = write_bytes(folder / INDEX, index, sync=False)
     fsync_folder(place)
     return stamps
+
+
+def _file_names(groups: Iterable[Sequence[str]]) -> dict[str, str]:
+    """The file of each client's model; clients of one group share a file."""
+    return {id: f"model-{number}.safetensors" for number, ids in enumerate(groups, 1) for id in ids}
+
+
+def _remove_others(place: Path, names: AbstractSet[str]) -> None:
+    """Remove all files except these from a folder."""
+    for path in place.glob("*"):
+        if path.name not in names:
+            path.unlink()
+
+
+def _too_large(models: Iterable[Params], limit_mb: float) -> str:
+    """Why these models are not kept; empty if they are within the limit."""
+    size = sum(tensor.numel() * tensor.element_size() for params in models for tensor in params.values())
+    if size <= limit_mb * 2**20:
+        return ""
+    return f"its models take {size / 2**20:,.0f} MB, and run.models_limit_mb is {limit_mb:g}"
+
+
+def _write_tensors(path: Path, tensors: Params) -> Stamp:
+    # safetensors refuses tensors that share memory, such as tied weights.
+    apart = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()}
+    return write_bytes(path, bytes(save(apart)), sync=False)
 
 
 def _groups(models: Mapping[str, Params]) -> list[list[str]]:
@@ -267,19 +281,26 @@ def _index(
     scales = list(dict.fromkeys(each for each in scale.values() if each is not None))
     # The settings of each net with a stored model.
     settings = {context.nets[id]: context.settings[id] for id in sorted(file, reverse=True)}
-    facts = []
-    for net in nets:
-        model, shapes = settings.get(net), {name: list(tensor.shape) for name, tensor in net.initial.items()}
-        table = None if model is None else model.model_dump(mode="json")
-        facts.append(NetFacts(model=table, modules=str(net.module), shapes=shapes, frozen=frozen.get(net)))
+    facts = [_net_facts(net, settings.get(net), frozen.get(net)) for net in nets]
     clients = {
         id: _Client(file=file[id], net=nets.index(context.nets[id]), scale=None if each is None else scales.index(each))
         for id, each in scale.items()
     }
     index = Index(
-        why=why, dtype="float64" if nets and nets[0].dtype == torch.float64 else "float32",
-        precision=nets[0].precision if nets else "float32", method=dict(context.method), task=federation.task,
+        why=why, **_types_of(nets), method=dict(context.method), task=federation.task,
         nets=facts, scales=scales, clients=clients, encoding=federation.encoding, target=federation.target,
         csv=context.csv,
     )  # fmt: skip
     return index.model_dump(mode="json")
+
+
+def _types_of(nets: Sequence[Net]) -> dict[str, Any]:
+    """The type of the parameters, and the precision of the bodies."""
+    double = bool(nets) and nets[0].dtype == torch.float64
+    return {"dtype": "float64" if double else "float32", "precision": nets[0].precision if nets else "float32"}
+
+
+def _net_facts(net: Net, model: Model | None, frozen: str | None) -> NetFacts:
+    shapes = {name: list(tensor.shape) for name, tensor in net.initial.items()}
+    table = None if model is None else model.model_dump(mode="json")
+    return NetFacts(model=table, modules=str(net.module), shapes=shapes, frozen=frozen)

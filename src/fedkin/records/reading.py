@@ -313,13 +313,7 @@ def table_of(path: Path, columns: pa.Schema, gaps: Sequence[str] | None = None) 
 
     Columns of numbers or texts may have another width. gaps: columns that may lack values (None: columns of numbers).
     """
-    try:
-        table = parquet_in(path)
-        table = table.select([*columns.names, *(name for name in table.column_names if name not in columns.names)])
-    except FileNotFoundError:
-        raise RunError(f"{path}: no such file, so this is no finished run") from None
-    except (OSError, KeyError, ValueError, pa.ArrowException) as error:
-        raise RunError(f"{path}: not readable as the table of a run ({error_text(error)})") from None
+    table = _parquet_with(path, columns.names)
     for field in columns:
         column = table.column(field.name)
         kind = next(kind for kind, fits in _KINDS.items() if fits(field.type))
@@ -328,6 +322,17 @@ def table_of(path: Path, columns: pa.Schema, gaps: Sequence[str] | None = None) 
         if column.null_count and (kind != "numbers" if gaps is None else field.name not in gaps):
             raise RunError(f"{path}: column {field.name!r}: {column.null_count} values are missing; {MEND}")
     return table
+
+
+def _parquet_with(path: Path, names: Sequence[str]) -> pa.Table:
+    """Read a table with these columns first; raises RunError."""
+    try:
+        table = parquet_in(path)
+        return table.select([*names, *(name for name in table.column_names if name not in names)])
+    except FileNotFoundError:
+        raise RunError(f"{path}: no such file, so this is no finished run") from None
+    except (OSError, KeyError, ValueError, pa.ArrowException) as error:
+        raise RunError(f"{path}: not readable as the table of a run ({error_text(error)})") from None
 
 
 def rows_in(table: pa.Table) -> list[tuple[Any, ...]]:

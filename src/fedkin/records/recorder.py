@@ -214,10 +214,7 @@ class Records:
                 if file != NEWEST:
                     path.unlink()
                 continue
-            rows = (
-                reading.rows_in(reading.table_of(path, self._schemas()[match[1]])) if match[1] in _TABLES
-                else reading.lines_in(path, reading.RoundLine if match[1] == "rounds" else reading.TimingLine)
-            )  # fmt: skip
+            rows = self._rows_in(path, match[1])
             if len(rows) != self.sealed[file].rows:
                 raise RunError(f"{path}: {len(rows)} rows, written were {self.sealed[file].rows}; {reading.MEND}")
             self.rows[match[1]] += rows
@@ -225,6 +222,12 @@ class Records:
             raise RunError(f"{self.folder / 'parts'}: rows of some rounds up to {round} are not there; {reading.MEND}")
         self.flushed = {name: len(rows) for name, rows in self.rows.items()}
         self._drop_after(round)
+
+    def _rows_in(self, path: Path, name: str) -> list[Any]:
+        """Read a file with rows of a table or lines."""
+        if name in _TABLES:
+            return reading.rows_in(reading.table_of(path, self._schemas()[name]))
+        return reading.lines_in(path, reading.RoundLine if name == "rounds" else reading.TimingLine)
 
     def _drop_after(self, round: int) -> None:
         """Remove graphs and features of later rounds; after round 0, parts, checkpoints and models too."""
@@ -354,14 +357,7 @@ class Checkpoints:
             )
         if wrong := files.faults(self.folder, seal.files, (n for n in seal.files if not n.startswith(_RESULTS))):
             raise RunError(wrong[0])
-        try:
-            state = codec.read(path)
-            if state.pop("round") != round:
-                raise ValueError("it is of another round")
-            dict(state["engine"], **state["seconds"])
-        except (MethodError, KeyError, TypeError, ValueError, OSError) as error:
-            raise RunError(f"{path}: not a checkpoint ({error})") from None
-        return Checkpoint(round, state, seal)
+        return Checkpoint(round, _state_in(path, round), seal)
 
     def _rounds(self) -> list[int]:
         return sorted(reading.files_in(self.place, "safetensors"))
@@ -380,3 +376,15 @@ class Checkpoints:
                 return []
             raise
         return [round]
+
+
+def _state_in(path: Path, round: int) -> dict[str, Any]:
+    """Read the state of a checkpoint; raises RunError if it is not that of this round."""
+    try:
+        state = codec.read(path)
+        if state.pop("round") != round:
+            raise ValueError("it is of another round")
+        dict(state["engine"], **state["seconds"])
+    except (MethodError, KeyError, TypeError, ValueError, OSError) as error:
+        raise RunError(f"{path}: not a checkpoint ({error})") from None
+    return state

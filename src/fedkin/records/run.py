@@ -353,11 +353,15 @@ def _scores(summary: Mapping[str, Any], table: pa.Table, metric: Metric) -> dict
     scores = {}
     for number, id, n, loss, *figures in rows:
         if number == last:
-            score = Score(n, math.nan if loss is None else loss, 0, tuple(figures) if n else ())
-            if metric.name == "accuracy":
-                score = score._replace(right=round((figures[0] or 0.0) * n), figures=())
+            score = _score(n, math.nan if loss is None else loss, figures, metric)
             scores[id] = score._replace(further=tuple(values.get(id) for values in further))
     return scores
+
+
+def _score(n: int, loss: float, figures: Sequence[float | None], metric: Metric) -> Score:
+    if metric.name == "accuracy":
+        return Score(n, loss, round((figures[0] or 0.0) * n))
+    return Score(n, loss, 0, tuple(figures) if n else ())
 
 
 def bytes_by_client(messages: Iterable[tuple[Any, ...]], ids: Iterable[str]) -> dict[str, dict[str, int]]:

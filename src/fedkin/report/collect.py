@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import accumulate, product
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -18,7 +19,7 @@ from fedkin.records.run import Result, find_runs, read_run, unfinished
 from fedkin.report import ranks
 from fedkin.report.features import FeatureBudget, features_of
 from fedkin.report.graphs import evenly, graph_of, pack_values, sharing_of
-from fedkin.report.runs import ReportRun, counterpart, report_runs, verdicts_of
+from fedkin.report.runs import ReportRun, counterpart, folder_of, given_of, report_runs, verdicts_of
 from fedkin.report.sections import measures_of, missing_of, phases_of, risks_of
 from fedkin.report.units import student
 from fedkin.report.words import FEDAVG, LOCAL, Subject, headline, sentence
@@ -36,7 +37,6 @@ def collect(places: Sequence[Path]) -> dict[str, Any]:
     by_label: dict[str, list[ReportRun]] = {}
     for entry in reported:
         by_label.setdefault(entry.label, []).append(entry)
-    titles = {label: of_method[0].title for label, of_method in by_label.items()}
     metric, seeds = runs[0].metric, sorted({run.seed for run in runs})
     about = Subject.of(by_label)
     rows, federations = _run_data(reported)
@@ -45,7 +45,7 @@ def collect(places: Sequence[Path]) -> dict[str, Any]:
         "metric": {"title": metric.title, "higher": metric.higher, "share": metric.share},
         "headline": headline(about), "sentence": sentence(about),
         "methods": [
-            {"label": label, "title": titles[label], "method": of_method[-1].run.method}
+            {"label": label, "title": of_method[0].title, "method": of_method[-1].run.method}
             for label, of_method in by_label.items()
         ],
         "shown": [entry.label for entry in reported].index(about.label),
@@ -55,11 +55,7 @@ def collect(places: Sequence[Path]) -> dict[str, Any]:
         "table": [_row(label, of_method, runs) for label, of_method in by_label.items()],
         "phases": phases_of(by_label), "warnings": _warnings(reported), "events": _client_events(reported),
         "unlike": [] if about.tuned else unequal_conditions({entry.title: entry.run for entry in reported}),
-        "missing": missing_of(reported),
-        "privacy": [
-            {"label": entry.label, "seed": entry.run.seed, "told": privacy_sentence(entry.run.summary["privacy"])}
-            for entry in reported if entry.run.summary.get("privacy")
-        ],
+        "missing": missing_of(reported), "privacy": _privacy(reported),
         "measures": measures_of(by_label),
         "ranks": ranks.ranks_section(ranks.ranking(ranks.entries(runs), metric.higher)),
         "chosen": about.chosen_on if about.candidates > 1 else "", "rerun": rerun(reported),
@@ -135,6 +131,14 @@ def _warnings(reported: Sequence[ReportRun]) -> list[str]:
     ]
 
 
+def _privacy(reported: Sequence[ReportRun]) -> list[dict[str, Any]]:
+    """What each run under `[privacy]` released, in words."""
+    return [
+        {"label": entry.label, "seed": entry.run.seed, "told": privacy_sentence(entry.run.summary["privacy"])}
+        for entry in reported if entry.run.summary.get("privacy")
+    ]  # fmt: skip
+
+
 def _client_events(reported: Sequence[ReportRun]) -> list[str]:
     """The first sentences about clients that joined and left; each once, since all methods have the same events."""
     every = list(dict.fromkeys(text for entry in reported for text in entry.run.summary.get("events") or ()))
@@ -146,25 +150,25 @@ def _curve(run: Result, most: int) -> dict[str, list[Any]]:
     """Figures of at most `most` evaluated rounds, against rounds, cumulative bytes and seconds."""
     seconds = {row["round"]: row.get("total") for row in run.timing}
     kept = set(evenly([row["round"] for row in run.rounds if _has_figures(row, run.metric.name)], most))
-    curve: dict[str, list[Any]] = defaultdict(list)
-    sent = 0
     # One peer's upload is another's download: adding both directions would count it twice.
     ways = ("up",) if run.sent < run.summary["bytes"]["up"] + run.summary["bytes"]["down"] else ("up", "down")
-    for row in run.rounds:
-        sent += sum(row["bytes"][way] for way in ways)
-        if row["round"] not in kept:
-            continue
-        figures, groups = row[run.metric.name] or {}, row["groups"] or {}
-        curve["round"].append(row["round"])
-        curve["bytes"].append(sent)
-        values = {"seconds": seconds.get(row["round"])}
-        values |= {name: figures.get(name) for name in ("mean", "worst10", "worst20", "std")}
-        if run.unseen:
-            values |= {"unseen": (row.get("unseen") or {}).get("mean"), "gap": row.get("gap")}
-        values |= {name: groups.get(name) for name in ("found", "ari")}
-        for name, value in values.items():
-            curve[name].append(_six_digits(value))
+    sent = accumulate(sum(row["bytes"][way] for way in ways) for row in run.rounds)
+    curve: dict[str, list[Any]] = defaultdict(list)
+    for row, so_far in zip(run.rounds, sent, strict=True):
+        if row["round"] in kept:
+            values = {"round": row["round"], "bytes": so_far, "seconds": seconds.get(row["round"])}
+            for name, value in (values | _figures_of_round(row, run)).items():
+                curve[name].append(_six_digits(value))
     return dict(curve)
+
+
+def _figures_of_round(row: Mapping[str, Any], run: Result) -> dict[str, float | None]:
+    """The figures of a round that are drawn; None if unknown."""
+    scored, groups = row[run.metric.name] or {}, row["groups"] or {}
+    figures = {name: scored.get(name) for name in ("mean", "worst10", "worst20", "std")}
+    if run.unseen:
+        figures |= {"unseen": (row.get("unseen") or {}).get("mean"), "gap": row.get("gap")}
+    return figures | {name: groups.get(name) for name in ("found", "ari")}
 
 
 def _has_figures(row: Mapping[str, Any], metric: str) -> bool:
@@ -180,15 +184,15 @@ def _row(label: str, of_method: Sequence[ReportRun], runs: Sequence[Result]) -> 
         # Only if higher is better: shares of an error say nothing about fairness.
         last = list(run.values.values()) if run.metric.higher else []
         figures = {
-            **figures_of(run, entry.gain), "events": _events(run), "entropy": ranks.entropy(last) if last else None,
-            "jain": ranks.jain(last) if last else None,
+            **figures_of(run, entry.gain), "events": _events(run), "entropy": ranks.entropy(last),
+            "jain": ranks.jain(last),
         }  # fmt: skip
         for name, value in figures.items():
             by_figure[name].append(value)
     return {
         "label": label,
         "seeds": len(of_method),
-        "given": list(dict.fromkeys(text for entry in of_method for text in entry.run.summary.get("given") or ())),
+        "given": given_of(entry.run for entry in of_method),
         **{name: _mean_and_half_interval(values) for name, values in by_figure.items()},
         "adds": _adds([entry.run for entry in of_method], runs),
     }
@@ -267,15 +271,14 @@ def _command(runs: Sequence[Result]) -> tuple[str, str]:
 
 def _comparison(runs: Sequence[Result]) -> tuple[str, str] | None:
     """Return (command, experiment) of a comparison if these are exactly its runs, else None."""
-    folders = [(run.folder or Path()).resolve() for run in runs]
-    homes = {folder.parent for folder in folders}
-    home = homes.pop()
+    folders = [folder_of(run) for run in runs]
+    home, *others = {folder.parent for folder in folders}
     experiment = home / "experiment.toml"
-    if homes or not (home / "plan.json").is_file() or not experiment.is_file():
+    if others or not (home / "plan.json").is_file() or not experiment.is_file():
         return None
     planned = reading.plan_in(home)
     names, seeds = planned.methods, [str(seed) for seed in planned.seeds]
-    if {f"{name}-seed{seed}" for name in names for seed in seeds} != {folder.name for folder in folders}:
+    if {f"{name}-seed{seed}" for name, seed in product(names, seeds)} != {folder.name for folder in folders}:
         return None
     reading.settings_in(experiment)
     command = f"fedkin compare experiment.toml --methods {quote(','.join(names))} --seeds {','.join(seeds)}"
@@ -303,5 +306,5 @@ def _different_tables(tables: Sequence[dict[str, Any]]) -> dict[str, str]:
 
 def _experiment(run: Result) -> str:
     """The text of the experiment file; empty without one."""
-    path = (run.folder or Path()) / "experiment.toml"
+    path = folder_of(run) / "experiment.toml"
     return path.read_text(encoding="utf-8") if path.is_file() else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from math import isqrt
 from typing import Any
@@ -71,15 +71,9 @@ def features_of(run: Result, ids: Sequence[str], budget: FeatureBudget) -> dict[
         place = [number[id] for id in features.ids]
         clouds: dict[str, Any] = {}
         for name in ("features", "anchors"):
-            cloud, final = getattr(features, name), getattr(last, name)
-            if cloud is None:
-                continue
-            clouds[name] = {"separation": _separations(run, features, cloud, round)}
-            if drawn:
-                few = _few(cloud, budget.points)
-                same = final is not None and final.points.shape[1] == few.points.shape[1]
-                at = pca(final.points if same else few.points, few.points)
-                clouds[name] |= _drawn(few, place, at)
+            if (cloud := getattr(features, name)) is not None:
+                clouds[name] = {"separation": _separations(run, features, cloud, round)}
+                clouds[name] |= _drawn(cloud, getattr(last, name), place, budget.points) if drawn else {}
         heads = _heads(features, place, run, budget.heads)
         rounds.append({
             "round": round, "clouds": clouds, "heads": heads, "kept": len(features.ids), "clients": features.clients,
@@ -106,8 +100,11 @@ def _few(cloud: Cloud, most: int) -> Cloud:
     return Cloud(cloud.client[rows], cloud.label[rows], cloud.points[rows])
 
 
-def _drawn(cloud: Cloud, place: Sequence[int], at: Points) -> dict[str, Any]:
-    """Positions of the points in -1..1."""
+def _drawn(whole: Cloud, final: Cloud | None, place: Sequence[int], most: int) -> dict[str, Any]:
+    """Positions of at most this number of points in -1..1, along the principal axes of the `final` points."""
+    cloud = _few(whole, most)
+    same = final is not None and final.points.shape[1] == cloud.points.shape[1]
+    at = pca(final.points if final is not None and same else cloud.points, cloud.points)
     x, y = np.round(at / max(float(np.abs(at).max(initial=0.0)), 1e-12), 3).T.tolist()
     client = [-1 if c < 0 else place[c] for c in cloud.client.tolist()]
     return {"client": client, "label": cloud.label.tolist(), "x": x, "y": y}
@@ -119,11 +116,16 @@ def _separations(run: Result, features: Features, cloud: Cloud, round: int) -> d
     points, ids = cloud.points[of_clients], [features.ids[c] for c in cloud.client[of_clients].tolist()]
     silhouettes: dict[str, float | None] = {"class": separation(points, cloud.label[of_clients].tolist())}
     silhouettes["planted"] = None if run.planted is None else separation(points, [run.planted[id] for id in ids])
-    graphs = [at for at in run.graphs if at <= round]
-    groups = (run.graph_at(max(graphs)).groups if graphs else None) or {}
+    groups = _groups_at(run, round)
     of_groups = [i for i, id in enumerate(ids) if id in groups]
     silhouettes["found"] = separation(points[of_groups], [groups[ids[i]] for i in of_groups])
     return {name: None if value is None else float(f"{value:.4f}") for name, value in silhouettes.items()}
+
+
+def _groups_at(run: Result, round: int) -> Mapping[str, int]:
+    """The groups of the last graph up to this round; empty without any."""
+    graphs = [at for at in run.graphs if at <= round]
+    return (run.graph_at(max(graphs)).groups if graphs else None) or {}
 
 
 def _heads(features: Features, place: Sequence[int], run: Result, most: int) -> dict[str, Any] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import count, pairwise
+from itertools import count
 from math import isqrt
 from typing import Any
 
@@ -188,10 +188,10 @@ def graph_of(run: Result, ids: Sequence[str], runs: int = 1) -> dict[str, Any] |
     rounds = sorted(run.graphs)
     # Some methods' graphs contain all clients, not only a round's participants.
     present = max(len(run.graph_at(round).ids) for round in (rounds[0], rounds[-1]))
-    per_node = 5 if present <= 60 else 3 if present <= 300 else 2
+    per_node = _links_per_client(present)
     side = matrix_side(runs)
     kept = evenly(rounds, rounds_kept(present, runs))
-    until = dict(zip(rounds, [*(after - 1 for _, after in pairwise(rounds)), _last_round(run)], strict=True))
+    until = _valid_until(run)
     follower = Follower()
     named: dict[int, dict[str, int]] = {}
     frames: list[dict[str, Any]] = []
@@ -206,17 +206,31 @@ def graph_of(run: Result, ids: Sequence[str], runs: int = 1) -> dict[str, Any] |
             frames.append({"round": round, "until": until[round], **frame})
             total[np.ix_(clients, clients)] += weights / (float(weights.max()) or 1.0)
             seen[np.ix_(clients, clients)] += 1
-    # Positions come from each pair's mean weight over the rounds in which both clients were present.
-    mean = total / np.maximum(seen, 1)
-    row, column = strongest(mean, 6)
-    links = sp.coo_array((mean[row, column], (row, column)), shape=mean.shape)
-    xy = places(links + links.T, 0)
-    x, y = np.round(xy / max(1.0, float(np.abs(xy).max())), 3).T.tolist()
+    x, y = _positions(total / np.maximum(seen, 1))
     return {
         "x": x, "y": y, "perNode": per_node, "frames": frames, "allRounds": len(rounds),
         "verdicts": verdict_data(graph, named.get(round), number, run.rounds), "moves": follower.moves,
         "history": _history(named, until, number, runs) if named else None,
     }  # fmt: skip
+
+
+def _links_per_client(clients: int) -> int:
+    return 5 if clients <= 60 else 3 if clients <= 300 else 2
+
+
+def _positions(mean: Array) -> tuple[list[float], list[float]]:
+    """Positions of clients, from each pair's mean weight over the rounds in which both clients were present."""
+    row, column = strongest(mean, 6)
+    links = sp.coo_array((mean[row, column], (row, column)), shape=mean.shape)
+    xy = places(links + links.T, 0)
+    x, y = np.round(xy / max(1.0, float(np.abs(xy).max())), 3).T.tolist()
+    return x, y
+
+
+def _valid_until(run: Result) -> dict[int, int]:
+    """For each round with a graph, the last round before the next graph."""
+    rounds = sorted(run.graphs)
+    return dict(zip(rounds, [*(after - 1 for after in rounds[1:]), _last_round(run)], strict=True))
 
 
 def rounds_kept(clients: int, runs: int) -> int:
@@ -300,15 +314,16 @@ def sharing_of(run: Result, ids: Sequence[str]) -> dict[str, Any] | None:
         return None
     by, overlap = shared
     number = {id: i for i, id in enumerate(ids)}
-    figures: dict[str, list[Any]] = {name: [] for name in ("round", "none", "some", "all", "correlation")}
-    for round in evenly(sorted(run.graphs), _ROUNDS):
+    rounds = evenly(sorted(run.graphs), _ROUNDS)
+    figures: dict[str, list[Any]] = {"round": rounds, "none": [], "some": [], "all": [], "correlation": []}
+    for round in rounds:
         graph = run.graph_at(round)
         weights = learned_weights(graph)
         place = np.array([number[id] for id in graph.ids])
         present = overlap[np.ix_(place, place)]
-        values = (round, *mean_by_level(weights, present), correlation(weights, present))
-        for name, value in zip(figures, values, strict=True):
-            figures[name].append(value if name == "round" or value is None else float(f"{value:.4g}"))
+        values = (*mean_by_level(weights, present), correlation(weights, present))
+        for name, value in zip(("none", "some", "all", "correlation"), values, strict=True):
+            figures[name].append(None if value is None else float(f"{value:.4g}"))
     return {"by": by, "until": _last_round(run), "figures": figures}
 
 

@@ -24,15 +24,11 @@ _SCRIPTS = ("page.js", "curves.js", "clients.js", "graph.js", "analyses.js", "st
 
 def page(data: Data, answer: dict[str, Any] | None = None) -> str:
     """The complete report as HTML text, from the data of `collect`, and first the advice from `answer_in`, if any."""
-    warnings = [f"Warning: {text}" for text in data["warnings"]]
-    warnings += data["events"]
-    if data["unfinished"]:
-        warnings.insert(0, f"Not finished, and therefore not on this page: {', '.join(data['unfinished'])}")
     titles, again, runs = titles_in(data), data["rerun"], data["runs"]
     keys = ("label", "seed", "rounds", "engine", "dtype", "precision", "parameters", "seconds")
     none = "no-gain" if _kinds(data) - {LOCAL} else "only-local"
     return render(
-        "page.html", version=__version__, data=data, context=_context(data), warnings=warnings, answer=answer,
+        "page.html", version=__version__, data=data, context=_context(data), warnings=_warnings(data), answer=answer,
         sections=sections(data, answer is not None), comparison=_comparison(data), titles=titles,
         graphs=any(run["graph"] for run in runs), gain="gain" if _any(runs, "gain") else none,
         risks={"heads": RISK_HEADS, "rows": risk_rows(runs, titles)}, traffic=traffic_tables(data["phases"], titles),
@@ -42,6 +38,13 @@ def page(data: Data, answer: dict[str, Any] | None = None) -> str:
         runs="1 run" if len(runs) == 1 else f"{len(runs)} runs", embedded=embedded(data), plotly=library(),
         unpack=unpacking(), script="\n".join(map(file_text, _SCRIPTS)),
     )  # fmt: skip
+
+
+def _warnings(data: Data) -> list[str]:
+    warnings = [*(f"Warning: {text}" for text in data["warnings"]), *data["events"]]
+    if data["unfinished"]:
+        warnings.insert(0, f"Not finished, and therefore not on this page: {', '.join(data['unfinished'])}")
+    return warnings
 
 
 def _context(data: Mapping[str, Any]) -> str:
@@ -70,12 +73,10 @@ def sections(data: Data, answer: bool = False) -> list[tuple[str, str, str]]:
     runs = data["runs"]
     graphs = [run["graph"] for run in runs if run["graph"]]
     title = data["metric"]["title"][:1].upper() + data["metric"]["title"][1:]
-    # A single evaluated round needs no curve: its figures are in the comparison.
-    curves = any(len(run["curve"].get("round") or ()) > 1 for run in runs)
     # (whether there is something to show, the section's id, its name in the table of contents, its heading)
     known: list[tuple[Any, str, str, str]] = [
         (answer, "answer", "Answer", "Who should train with whom"),
-        (curves, "accuracy", title, f"{title} over the rounds"),
+        (has_curves(data), "accuracy", title, f"{title} over the rounds"),
         (True, "comparison", "Comparison", "The methods side by side"),
         ((data["ranks"] or {}).get("text"), "ranks", "Ranks", "Which methods are told apart"),
         (True, "clients", "Clients", "Client by client"),
@@ -94,6 +95,11 @@ def sections(data: Data, answer: bool = False) -> list[tuple[str, str, str]]:
         (True, "settings", "Settings", "Settings, and how to run this again"),
     ]  # fmt: skip
     return [(id, name, heading) for there, id, name, heading in known if there]
+
+
+def has_curves(data: Data) -> bool:
+    """Whether a run has curves; a single evaluated round needs none, as its figures are in the comparison."""
+    return any(len(run["curve"].get("round", ())) > 1 for run in data["runs"])
 
 
 def _any(parts: Iterable[Data], name: str) -> bool:

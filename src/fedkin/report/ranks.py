@@ -6,7 +6,7 @@ import json
 import math
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from fedkin.errors import first_few
 from fedkin.records.run import Result
 from fedkin.report.html import render
 from fedkin.report.runs import comparison_name, titles_of
+from fedkin.report.units import plural
 from fedkin.settings import flat
 
 _MOST_NAMED = 12  # up to this number of methods, all pairs are listed
@@ -150,12 +151,11 @@ def ranking_lines(results: Mapping[str, Mapping[int, Result]]) -> list[str]:
     return [] if comparison is None else [comparison.line()]
 
 
-def ranking(runs: Iterable[Entry], higher: bool) -> Ranking | None:
+def ranking(runs: Sequence[Entry], higher: bool) -> Ranking | None:
     """Compare the methods over blocks that all methods have; None if there is only one method.
 
     Blocks are federations if there are several (with the mean over the seeds that all methods have), else seeds.
     """
-    runs = list(runs)
     methods = list(dict.fromkeys(run.method for run in runs))
     if len(methods) < 2:
         return None
@@ -164,9 +164,16 @@ def ranking(runs: Iterable[Entry], higher: bool) -> Ranking | None:
     for run in runs:
         if run.mean is not None:
             blocks[run.federation if several else str(run.seed)][run.method][run.seed] = run.mean
+    return _compare_over(blocks, methods, higher, *(_FEDERATIONS if several else _SEEDS))
+
+
+def _compare_over(
+    blocks: Mapping[str, Mapping[str, Mapping[int, float]]], methods: Sequence[str], higher: bool,
+    kind: str, advice: str, meaning: str,
+) -> Ranking:  # fmt: skip
+    """Compare the methods over blocks of this kind: means by block, method and seed."""
     rows = list(filter(None, (_means(block, methods) for block in blocks.values())))
-    kind, advice, meaning = _FEDERATIONS if several else _SEEDS
-    counted = f"{len(rows)} {kind}{'' if len(rows) == 1 else 's'}"
+    counted = plural(len(rows), kind)
     if len(blocks) > len(rows):
         counted += f" that all methods have ({len(blocks) - len(rows)} left out)"
     if len(rows) < LEAST_BLOCKS:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -325,15 +325,18 @@ def _best_sentence(methods: Mapping[str, Mapping[str, Sequence[Cells]]]) -> str:
 
 def _exchange_sentence(methods: Mapping[str, Mapping[str, Sequence[Cells]]]) -> str:
     """The methods that exchange surely helps on each federation; their number if there are many."""
-    texts = {}
-    for part, by_row in methods.items():
-        judged = {name: of[0]["adds.low"] for name, of in by_row.items() if name != "local" and of[0].get("adds.low")}
-        helped = [name for name, low in judged.items() if float(low) > 0]
-        if len(helped) > 5:
-            texts[part] = f"{len(helped)} of {len(judged)} rows"
-        elif judged:
-            texts[part] = ", ".join(helped) or "no row"
+    texts = {part: text for part, by_row in methods.items() if (text := _helped(by_row))}
     return f"Exchange surely adds to {'; '.join(text + on for text, on in _shared(texts).items())}." if texts else ""
+
+
+def _helped(by_row: Mapping[str, Sequence[Cells]]) -> str:
+    """The rows that exchange surely helps; empty if no row is judged."""
+    lows = {name: of[0].get("adds.low") for name, of in by_row.items() if name != "local"}
+    judged = {name: float(low) for name, low in lows.items() if low}
+    helped = [name for name, low in judged.items() if low > 0]
+    if len(helped) > 5:
+        return f"{len(helped)} of {len(judged)} rows"
+    return (", ".join(helped) or "no row") if judged else ""
 
 
 def _shared(texts: Mapping[str, str]) -> dict[str, str]:
@@ -353,9 +356,14 @@ def _figures(table: PaperTable, rows: Sequence[Cells]) -> list[str]:
     by_row = _group_by("row", rows)
     methods = {name: of for name, of in by_row.items() if split_control(name)[1] is None}
     cells = [_figure_cells(table, name, by_row) for name in methods]
+    return [f"{_runs_sentence(rows)}{''.join(_reservations(table, methods))}", "", *_filled_columns(cells)]
+
+
+def _filled_columns(cells: Sequence[Mapping[str, str]]) -> list[str]:
+    """A Markdown table of the columns with a text in some row."""
     heads = [head for head in (cells[0] if cells else ()) if any(row[head] for row in cells)]
     lines = [heads, ["---"] * len(heads), *([row[head] for head in heads] for row in cells)]
-    return [f"{_runs_sentence(rows)}{''.join(_reservations(table, methods))}", "", *map(_line, lines)]
+    return list(map(_line, lines))
 
 
 def _figure_cells(table: PaperTable, name: str, by_row: Mapping[str, Sequence[Cells]]) -> dict[str, str]:
@@ -384,13 +392,19 @@ def _reservations(table: PaperTable, methods: Mapping[str, Sequence[Cells]]) -> 
     first_rows = {name: of[0] for name, of in methods.items()}
     if unmatched := [name for name, row in first_rows.items() if row.get("views")]:
         yield f" No row is Local on the views of {', '.join(unmatched)}: their gains may come from these views."
-    if failed := [f"{name} {row['failed']}" for name, row in first_rows.items() if int(row.get("failed") or 0)]:
+    if failed := [
+        f"{name} {row['failed']}" for name, row in first_rows.items() if row.get("failed", "0") not in ("", "0")
+    ]:
         yield f" Failed candidates: {', '.join(failed)}."
     if table.tune is not None:
         at_border = sum(bool(row["border"]) for row in first_rows.values())
         yield f" Best at a border (*): {at_border} of {len(methods)} rows."
-    if absent := [row.name for row in table.rows() if row.name not in methods]:
-        yield f" No figures: {', '.join(absent)} (not run here, or failed in training)."
+    yield _absent(table, methods)
+
+
+def _absent(table: PaperTable, names: Container[str]) -> str:
+    absent = [row.name for row in table.rows() if row.name not in names]
+    return f" No figures: {', '.join(absent)} (not run here, or failed in training)." if absent else ""
 
 
 def _claims(table: PaperTable, claims: Sequence[Cells]) -> list[str]:
@@ -398,21 +412,22 @@ def _claims(table: PaperTable, claims: Sequence[Cells]) -> list[str]:
     tested = [row for row in claims if row["federation"]]
     if not tested:
         return []
-    names = {row["federation"] for row in tested}
-    parts = [part.name for part in table.federation if part.name in names]
-    printed = {claim.text: claim.paper for claim in table.claim if claim.paper}
+    tested_on = _group_by("federation", tested)
+    parts = [part.name for part in table.federation if part.name in tested_on]
     lines = [_line(["claim", *parts]), _line(["---"] * (len(parts) + 1))]
-    for claim, rows in _group_by("claim", tested).items():
-        verdicts = {row["federation"]: _verdict(row, claim in printed) for row in rows}
-        text = claim if table.paper is None else claim.removeprefix(OURS).strip()
-        notes = _claim_notes(printed.get(claim), rows)
-        lines.append(_line([text + notes, *(verdicts.get(part, "–") for part in parts)]))
-    return lines
+    return [*lines, *(_claim_line(table, claim, rows, parts) for claim, rows in _group_by("claim", tested).items())]
 
 
-def _claim_notes(paper: str | None, rows: Sequence[Cells]) -> str:
+def _claim_line(table: PaperTable, claim: str, rows: Sequence[Cells], parts: Sequence[str]) -> str:
+    printed = next((known.paper for known in table.claim if known.text == claim), "")
+    verdicts = {row["federation"]: _verdict(row, bool(printed)) for row in rows}
+    text = claim if table.paper is None else claim.removeprefix(OURS).strip()
+    return _line([text + _claim_notes(printed, rows), *(verdicts.get(part, "–") for part in parts)])
+
+
+def _claim_notes(printed: str, rows: Sequence[Cells]) -> str:
     """In brackets: the paper's figure as printed with the claim, and the value needed, if it is not 0."""
-    notes = [] if paper is None else [f"paper: {paper}"]
+    notes = [f"paper: {printed}"] if printed else []
     needed = [row["needed"] for row in rows if row["needed"] not in ("", "above 0")]
     notes += [f"needed: {text}" for text in needed[:1]]
     return f" ({'; '.join(notes)})" if notes else ""
@@ -577,14 +592,15 @@ def _paper_section(
     """The tables of one paper (or of none), and the claims that are not tested; pages: the tables that have a page."""
     head = [f"## {paper or 'Other tables'}", ""]
     entries: list[str] = []
-    untested: list[Cells] = []
+    of_paper: list[Cells] = []
     for name, table in tables.items():
         if paper is not None and table.summary:
             head += [table.summary, ""]
         if table.federation:
             entries += _entry(f"[{table.title}]({name}.md)" if name in pages else table.title, table, rows[name])
-        untested += [row for row in _split_claims(table, rows[name])[0] if row["verdict"].startswith(_UNTESTED)]
-    return [*head, *entries, *_untested_by_reason(untested)] if entries or untested else []
+        of_paper += _split_claims(table, rows[name])[0]
+    body = [*entries, *_untested_by_reason(of_paper)]
+    return [*head, *body] if body else []
 
 
 def _entry(title: str, table: PaperTable, rows: Sequence[Cells]) -> list[str]:
@@ -607,7 +623,7 @@ def _split_claims(table: PaperTable, rows: Sequence[Cells]) -> tuple[list[Cells]
 def _untested_by_reason(rows: Sequence[Cells]) -> list[str]:
     """The claims that are not tested, one line for each reason."""
     claims: dict[str, list[str]] = {}
-    for row in rows:
+    for row in [row for row in rows if row["verdict"].startswith(_UNTESTED)]:
         text = f"{row['claim']} (paper: {row['paper']})" if row["paper"] else row["claim"]
         claims.setdefault(row["verdict"].removeprefix(_UNTESTED), []).append(text)
     lines = [f"- {'; '.join(texts)}: {reason}." for reason, texts in claims.items()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,8 +57,9 @@ def report_runs(runs: Sequence[Result]) -> list[ReportRun]:
         try:
             gain = None if local is None else gains_over(run, local)
         except ValueError as error:
-            folders = f"{run.folder} and {local and local.folder}"
-            raise RunError(f"{folders}: {error}; both must be as they were written") from None
+            raise RunError(
+                f"{run.folder} and {local and local.folder}: {error}; both must be as they were written"
+            ) from None
         reported.append(ReportRun(run, label, titles[label], local, gain))
     return reported
 
@@ -80,12 +81,17 @@ def labels_of(runs: Sequence[Result]) -> list[str]:
 
 def _places(runs: Sequence[Result]) -> list[str]:
     """The folders of runs of one method, below their common folder, as far as needed to distinguish them."""
-    folders = [(run.folder or Path()).resolve() for run in runs]
+    folders = [folder_of(run) for run in runs]
     # The parent folder distinguishes runs of several comparisons, unless it holds a seed twice.
     beside = Counter((folder.parent, run.seed) for folder, run in zip(folders, runs, strict=True))
     places = folders if max(beside.values()) > 1 else [folder.parent for folder in folders]
     common = os.path.commonpath(places)
     return [place.relative_to(common).as_posix() for place in places]
+
+
+def folder_of(run: Result) -> Path:
+    """The absolute folder of a run that was read from one."""
+    return (run.folder or Path()).resolve()
 
 
 def comparison_name(run: Result) -> str:
@@ -102,6 +108,11 @@ def titles_of(runs: Sequence[Result], labels: Sequence[str]) -> dict[str, str]:
         rest = label.removeprefix(run.label or run.method)
         titles[label] = f"{title} ({run.label}){rest}" if run.label else title + rest
     return titles
+
+
+def given_of(runs: Iterable[Result]) -> list[str]:
+    """The prior knowledge that a method was given in these runs, each text once."""
+    return list(dict.fromkeys(text for run in runs for text in run.summary.get("given") or ()))
 
 
 # -- runs that differ in one thing -------------------------------------------------------------------------------------
@@ -123,30 +134,27 @@ def counterpart(run: Result, runs: Sequence[Result], method: str, control: str |
     with the same settings; then the only one in the same folder, because a comparison may give every method its own
     settings; then one elsewhere with the same settings.
     """
-    like = [
-        other for other in runs
-        if other.method == method and control_of(other) == control and _comparable(run, other)
-        and (method != run.method or split_control(other.label)[0] == split_control(run.label)[0])
-    ]  # fmt: skip
-    in_folder = [other for other in like if _parent(other) == _parent(run)]
+    of_method = [other for other in runs if other.method == method and control_of(other) == control]
+    like = [other for other in of_method if _comparable(run, other)]
+    in_folder = [other for other in like if folder_of(other).parent == folder_of(run).parent]
+    alike = _with_settings_of(run, in_folder)
+    return alike or (in_folder[0] if len(in_folder) == 1 else _with_settings_of(run, like))
 
-    def same_settings(others: Sequence[Result]) -> Result | None:
-        return next((other for other in others if _settings(other) == _settings(run)), None)
 
-    return same_settings(in_folder) or (in_folder[0] if len(in_folder) == 1 else same_settings(like))
+def _with_settings_of(run: Result, others: Sequence[Result]) -> Result | None:
+    return next((other for other in others if _settings(other) == _settings(run)), None)
 
 
 def _comparable(run: Result, other: Result) -> bool:
+    """Whether seed and clients are the same, and for runs of one method also the label."""
+    if other.method == run.method and split_control(other.label)[0] != split_control(run.label)[0]:
+        return False
     federations_equal = other.seed == run.seed and other.federation == run.federation
     return federations_equal and set(other.client_facts) == set(run.client_facts)
 
 
 def _settings(run: Result) -> list[object]:
     return [run.summary["rounds"], *(run.settings.get(section) for section in _SECTIONS)]
-
-
-def _parent(run: Result) -> Path | None:
-    return None if run.folder is None else run.folder.resolve().parent
 
 
 # -- gains over Local --------------------------------------------------------------------------------------------------
@@ -157,24 +165,31 @@ def verdicts_of(reported: ReportRun, ids: Sequence[str]) -> dict[str, Any] | Non
 
     "withheld": why no gain has a verdict; empty if gains have verdicts. None if nothing is known about any client.
     """
-    run, gains, local = reported.run, reported.gain, reported.local
+    run, withheld = reported.run, _withheld(reported)
     events = {id: outcomes.events for id, outcomes in run.outcomes.items() if id not in run.unseen}
     intervals = {id: _rounded_bounds(bounds) for id, bounds in run.intervals().items() if id not in run.unseen}
-    differences = {} if gains is None else gains.sure
-    withheld = "" if gains is None or local is None else _withheld(run) or _withheld(local)
     if not (events or withheld or intervals):
         return None
-    verdicts = {id: verdict for id, (_, verdict) in differences.items()}
-    bounds = {id: _rounded_bounds(difference[1:3]) for id, (difference, _) in differences.items()}
-    columns: dict[str, Mapping[str, Any]] = {"own": intervals, "events": events, "gain": bounds, "verdict": verdicts}
+    columns: dict[str, Mapping[str, Any]] = {"own": intervals, "events": events, **_gain_columns(reported.gain)}
     return {name: [values.get(id) for id in ids] for name, values in columns.items()} | {"withheld": withheld}
 
 
-def _withheld(run: Result) -> str:
-    """Explain why outcomes of single test samples are unknown; empty if they are known."""
-    if run.outcomes:
+def _gain_columns(gains: Gains | None) -> dict[str, Mapping[str, Any]]:
+    """Interval and verdict of each client's gain, by id."""
+    sure = {} if gains is None else gains.sure
+    return {
+        "gain": {id: _rounded_bounds(difference[1:3]) for id, (difference, _) in sure.items()},
+        "verdict": {id: verdict for id, (_, verdict) in sure.items()},
+    }
+
+
+def _withheld(reported: ReportRun) -> str:
+    """Explain why outcomes of single test samples are unknown in a run or in Local; empty if gains are judged."""
+    runs = (reported.run, reported.local) if reported.gain is not None else ()
+    without = next((run for run in runs if run is not None and not run.outcomes), None)
+    if without is None:
         return ""
-    if run.summary.get("engine") in _NETWORKED:
+    if without.summary.get("engine") in _NETWORKED:
         return "no per-sample outcomes leave a client over a network"
     return "no per-sample outcomes were kept"
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import pyarrow.compute as pc
@@ -61,16 +62,20 @@ def risk_rows(runs: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> l
     for label, title in titles.items():
         risks = [run["risks"] for run in runs if run["label"] == label and run["risks"]]
         if risks:
-            score = [risk["brier"] for risk in risks]
-            mean = f"{statistics.fmean(score):.4f}"
-            cells = [number_range([risk[name] for risk in risks]) for name in ("n", "events")]
-            cells += [
-                small(mean, f"± {half_interval(score):.4f}") if len(risks) > 1 else mean,
-                f"{statistics.fmean(risk['none'] for risk in risks):.4f}",
-            ]
-            cells += [_with_interval([risk[name] for risk in risks]) for name in ("slope", "large")]
-            rows.append([title, *cells])
+            rows.append([title, *_risk_cells(risks)])
     return rows
+
+
+def _risk_cells(risks: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The cells of a method, from its runs' `risks_of`."""
+    figures = {name: [risk[name] for risk in risks] for name in risks[0]}
+    mean = f"{statistics.fmean(figures['brier']):.4f}"
+    return [
+        number_range(figures["n"]), number_range(figures["events"]),
+        small(mean, f"± {half_interval(figures['brier']):.4f}") if len(risks) > 1 else mean,
+        f"{statistics.fmean(figures['none']):.4f}",
+        _with_interval(figures["slope"]), _with_interval(figures["large"]),
+    ]  # fmt: skip
 
 
 def over_seeds(fits: Sequence[Sequence[float]]) -> tuple[float, Interval]:
@@ -138,21 +143,25 @@ def phases_in(run: Result) -> list[dict[str, Any]]:
 
 def phases_of(by_label: Mapping[str, Sequence[ReportRun]]) -> list[dict[str, Any]]:
     """Each method's phases, mean over its runs; `once`: whether the phase is `once` in all runs that have it."""
-    rows = []
-    for label, reported in by_label.items():
-        runs = [entry.run for entry in reported]
-        by_phase: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
-        for phase in (phase for run in runs for phase in phases_in(run)):
+    return [
+        {"label": label, **phase}
+        for label, reported in by_label.items() for phase in _phases_of_method([entry.run for entry in reported])
+    ]  # fmt: skip
+
+
+def _phases_of_method(runs: Sequence[Result]) -> Iterator[dict[str, Any]]:
+    by_phase: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    for run in runs:
+        for phase in phases_in(run):
             by_phase[phase["phase"], phase["way"]].append(phase)
-        clients = statistics.fmean(len(run.client_facts) - len(run.unseen) for run in runs)
-        rounds = statistics.fmean(int(run.summary["rounds"]) for run in runs)
-        for (name, way), same in by_phase.items():
-            rows.append({
-                "label": label, "phase": name, "way": way, "once": all(phase["once"] for phase in same),
-                "rounds": statistics.fmean(phase["rounds"] for phase in same), "ofRounds": rounds, "clients": clients,
-                **{what: sum(phase[what] for phase in same) / len(runs) for what in ("messages", "bytes", "floats")},
-            })  # fmt: skip
-    return rows
+    clients = statistics.fmean(len(run.client_facts) - len(run.unseen) for run in runs)
+    rounds = statistics.fmean(int(run.summary["rounds"]) for run in runs)
+    for (name, way), same in by_phase.items():
+        yield {
+            "phase": name, "way": way, "once": all(phase["once"] for phase in same),
+            "rounds": statistics.fmean(phase["rounds"] for phase in same), "ofRounds": rounds, "clients": clients,
+            **{what: sum(phase[what] for phase in same) / len(runs) for what in ("messages", "bytes", "floats")},
+        }  # fmt: skip
 
 
 def traffic_tables(phases: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> dict[str, Any]:
@@ -166,19 +175,10 @@ def traffic_tables(phases: Sequence[Mapping[str, Any]], titles: Mapping[str, str
         ("repeated, in all", "all other messages of the run"),
         ("share once", "of all bytes"),
     ]
-    rows = []
-    for label in dict.fromkeys(phase["label"] for phase in phases):
-        of_method = [phase for phase in phases if phase["label"] == label]
-        once, again = (
-            {what: sum(phase[what] for phase in of_method if phase["once"] is kind) for what in ("bytes", "floats")}
-            for kind in (True, False)
-        )
-        clients, rounds = of_method[0]["clients"], of_method[0]["ofRounds"]
-        total = once["bytes"] + again["bytes"]
-        rows.append([
-            titles[label], _both(once, clients), _both(once), _both(again, rounds), _both(again, clients),
-            _both(again), f"{100 * once['bytes'] / total:.1f} %" if once["bytes"] else "–",
-        ])  # fmt: skip
+    rows = [
+        [titles[label], *_traffic_cells([phase for phase in phases if phase["label"] == label])]
+        for label in dict.fromkeys(phase["label"] for phase in phases)
+    ]
     names = ("method", "phase", "way", "when", "messages", "bytes", "bytes a client", "floats", "floats a client")
     every = [
         [
@@ -190,6 +190,21 @@ def traffic_tables(phases: Sequence[Mapping[str, Any]], titles: Mapping[str, str
         for phase in phases
     ]  # fmt: skip
     return {"heads": heads, "rows": rows, "names": names, "every": every}
+
+
+def _traffic_cells(phases: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The cells of a method, from its phases."""
+    once = _amount(phase for phase in phases if phase["once"])
+    again = _amount(phase for phase in phases if not phase["once"])
+    clients, rounds = phases[0]["clients"], phases[0]["ofRounds"]
+    share = f"{100 * once['bytes'] / (once['bytes'] + again['bytes']):.1f} %" if once["bytes"] else "–"
+    return [_both(once, clients), _both(once), _both(again, rounds), _both(again, clients), _both(again), share]
+
+
+def _amount(phases: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """The sums of bytes and floats."""
+    amounts = [(phase["bytes"], phase["floats"]) for phase in phases]
+    return {"bytes": sum(bytes for bytes, _ in amounts), "floats": sum(floats for _, floats in amounts)}
 
 
 def _both(amount: Mapping[str, float], parts: float = 1) -> str:
@@ -230,13 +245,27 @@ def measures_of(by_label: Mapping[str, Sequence[ReportRun]]) -> dict[str, Any] |
     if not metrics:
         return None
     heads = [f"{metric['title']}, {'higher' if metric['higher'] else 'lower'} is better" for metric in metrics.values()]
+    return {"heads": heads, **_measures_of_methods(measured, metrics), **_measures_of_clients(measured, metrics)}
+
+
+# The figures of the further metrics of a method's runs.
+Measured = Mapping[str, Sequence[Mapping[str, Any]]]
+
+
+def _measures_of_methods(measured: Measured, metrics: Iterable[str]) -> dict[str, Any]:
     rows = [[label, *(_mean_and_worst(of_method, name) for name in metrics)] for label, of_method in measured.items()]
-    # Each client's values with the first seed.
-    columns = {f"{label}: {name}": of_method[0].get(name, {}).get("values", {})
-               for label, of_method in measured.items() for name in metrics}  # fmt: skip
+    return {"rows": rows}
+
+
+def _measures_of_clients(measured: Measured, metrics: Iterable[str]) -> dict[str, Any]:
+    """Each client's values with the first seed; a column for each method and metric."""
+    columns = {
+        f"{label}: {name}": of_method[0].get(name, {}).get("values", {})
+        for (label, of_method), name in product(measured.items(), metrics)
+    }
     ids = sorted(set[str]().union(*columns.values()))
     clients = [[id, *(_three_digits(values.get(id)) for values in columns.values())] for id in ids[:_ROWS]]
-    return {"heads": heads, "rows": rows, "columns": list(columns), "clients": clients, "all": len(ids)}
+    return {"columns": list(columns), "clients": clients, "all": len(ids)}
 
 
 def _three_digits(value: float | None) -> str:

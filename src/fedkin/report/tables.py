@@ -90,19 +90,21 @@ def comparison(rows: Sequence[Mapping[str, Any]]) -> Group:
     seeds, methods = rows[0]["seeds"], [row["method"] for row in rows]
     further = dict.fromkeys(name for row in rows for name in row.get("metrics") or ())
     cells = [_figure_cells(row, further, student(len(seeds))) for row in rows]
-    columns = {head: [of_method[head] for of_method in cells] for head in cells[0]}
-    shown = {head: column for head, column in columns.items() if head == "mean" or set(column) != {"-"}}
+    shown = _shown_columns(cells)
     metric = METRICS[rows[0].get("metric", "accuracy")]
-    tables = []
-    for part in _split_columns(shown, max(map(len, methods))):
-        table = _figure_table(["method", *part])
-        for texts in zip(methods, *part.values(), strict=True):
-            table.add_row(*texts)
-        tables.append(table)
+    tables = [
+        _figure_table({"method": methods, **part}) for part in _split_columns(shown, max(map(len, methods)))
+    ]  # fmt: skip
     over_seeds = f"seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else f"seed {seeds[0]}"
     tables[0].title = f"test {metric.title} over clients, {over_seeds}"
     tables[-1].caption = _legend(rows, shown, metric)
     return Group(*tables)
+
+
+def _shown_columns(cells: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
+    """The cells by column, without columns that have no value; the mean always has its column."""
+    columns = {head: [of_method[head] for of_method in cells] for head in cells[0]}
+    return {head: column for head, column in columns.items() if head == "mean" or set(column) != {"-"}}
 
 
 def _figure_cells(row: Mapping[str, Any], further: Iterable[str], half: float) -> dict[str, str]:
@@ -152,13 +154,16 @@ def _split_columns(columns: Mapping[str, list[str]], first: int) -> list[dict[st
     return parts
 
 
-def _figure_table(heads: Sequence[str]) -> Table:
+def _figure_table(columns: Mapping[str, Sequence[str]]) -> Table:
+    """A table of these columns by their heads; the first one is aligned to the left."""
     table = Table(
         title_justify="left", caption_justify="left", title_style="", caption_style="dim", pad_edge=False,
         box=SIMPLE_HEAD, collapse_padding=True, show_edge=False, min_width=76,  # room for title and caption
     )  # fmt: skip
-    for number, head in enumerate(heads):
+    for number, head in enumerate(columns):
         table.add_column(head, justify="right" if number else "left", no_wrap=True)
+    for texts in zip(*columns.values(), strict=True):
+        table.add_row(*texts)
     return table
 
 
@@ -168,16 +173,17 @@ def time_table(summary: Mapping[str, Any]) -> Table:
               "records": "records", "checkpoint": "checkpoints"}  # fmt: skip
     seconds, rounds = summary["seconds"], max(summary["rounds"], 1)
     parts = {title: seconds[part] for part, title in titles.items() if part in seconds}
-    phases = {name.removeprefix("local."): spent for name, spent in seconds.items() if name.startswith("local.")}
+    phases = {f"at clients: {name[6:]}": spent for name, spent in seconds.items() if name.startswith("local.")}
     if len(phases) > 1:
         del parts["local training"]
-        parts = {f"at clients: {phase}": spent for phase, spent in phases.items()} | parts
+        parts = phases | parts
     parts["the rest"] = max(seconds["total"] - sum(parts.values()), 0.0)
-    table = _figure_table(["where the time went", "seconds", "ms a round", "share"])
-    for title, spent in [*parts.items(), ("total", seconds["total"])]:
-        share = spent / seconds["total"] if seconds["total"] else 0.0
-        table.add_row(title, f"{spent:.2f}", f"{1e3 * spent / rounds:.1f}", f"{share:.1%}")
-    return table
+    parts["total"] = seconds["total"]
+    return _figure_table({
+        "where the time went": list(parts), "seconds": [f"{spent:.2f}" for spent in parts.values()],
+        "ms a round": [f"{1e3 * spent / rounds:.1f}" for spent in parts.values()],
+        "share": [f"{spent / (seconds['total'] or 1.0):.1%}" for spent in parts.values()],
+    })  # fmt: skip
 
 
 def training_paths(summary: Mapping[str, Any]) -> list[Table]:
@@ -195,17 +201,20 @@ def left_out(results: Mapping[str, Mapping[str, Mapping[int, Result]]]) -> Table
     """
     groups, methods = list(results), list(next(iter(results.values())))
     by_seed = results[groups[0]][methods[0]]
-    table = _figure_table(["method", *groups, "mean"])
+    columns = {group: [_unseen_mean(results[group][method].values()) for method in methods] for group in groups}
+    columns["mean"] = [
+        mean_and_sd([None if pair is None else pair[0] for pair in pairs])
+        for pairs in zip(*columns.values(), strict=True)
+    ]
+    cells = {head: [_plain(pair, 3) for pair in column] for head, column in columns.items()}
+    table = _figure_table({"method": methods, **cells})
     table.title = f"test {next(iter(by_seed.values())).metric.title} of unseen clients, by the group left out"
     table.caption = f"mean over clients, then over seeds {', '.join(map(str, sorted(by_seed)))}"
-    for method in methods:
-        cells = [
-            mean_and_sd([(run.summary.get("unseen") or {}).get("mean") for run in results[group][method].values()])
-            for group in groups
-        ]
-        mean = mean_and_sd([None if cell is None else cell[0] for cell in cells])
-        table.add_row(method, *(_plain(cell, 3) for cell in (*cells, mean)))
     return table
+
+
+def _unseen_mean(runs: Iterable[Result]) -> tuple[float, float] | None:
+    return mean_and_sd([(run.summary.get("unseen") or {}).get("mean") for run in runs])
 
 
 def figure_text(value: Sequence[float] | Mapping[str, float] | None, half: float, sign: str = "") -> str:

@@ -6,6 +6,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from fedkin.graph.record import MEANINGS, SHARING, Node, own_part, p_text
 from fedkin.records import reading
 from fedkin.records.comparison import Gains, mean_and_sd
 from fedkin.records.run import Result
-from fedkin.report.runs import ReportRun
+from fedkin.report.runs import ReportRun, given_of
 from fedkin.report.units import plural
 from fedkin.tasks import Metric
 
@@ -117,8 +118,7 @@ def sentence(about: Subject) -> str:
     head = f"With {about.title}"
     if about.candidates > 1:
         head += f", chosen of {about.candidates} methods on {about.chosen_on}"
-    choices = dict.fromkeys(choice_words(run.rounds, leads=len(about.runs) == 1) for run in about.runs)
-    parts = [f"{head}: {_who_gains(about)}", _groups(about.runs), *filter(None, choices)]
+    parts = [f"{head}: {_who_gains(about)}", _groups(about.runs), *_choices(about.runs, leads=len(about.runs) == 1)]
     return " ".join(f"{part[:1].upper()}{part[1:]}." for part in parts if part)
 
 
@@ -165,17 +165,19 @@ def _mean_gain(gains: Sequence[Gains], metric: Metric) -> str:
 
 def _groups(runs: Sequence[Result]) -> str:
     """The groups of the last graphs, their agreement with planted groups, and the method's prior knowledge."""
-    summaries = [(run.summary.get("groups") or {}) for run in runs]
-    given = ", ".join(dict.fromkeys(text for run in runs for text in run.summary.get("given") or ()))
-    if any(groups.get("found") is None for groups in summaries) or not all(run.graphs for run in runs):
+    given = ", ".join(given_of(runs))
+    counts: list[Any] = [(run.summary.get("groups") or {}).get("found") for run in runs]
+    if None in counts or not all(run.graphs for run in runs):
         return f"told: {given}" if given else ""
-    tested = [findings for run in runs if (findings := findings_of(run)) is not None]
-    against = _agreement([groups.get("ari") for groups in summaries])
-    if len(tested) == len(runs):
-        text = findings_text(tested, against)
-    else:
-        text = f"{_group_count([int(groups['found']) for groups in summaries])} found{against}"
+    text = _found_groups(runs, counts)
     return f"{text} ({given})" if given else text
+
+
+def _found_groups(runs: Sequence[Result], counts: Sequence[int]) -> str:
+    """The groups of runs, all with graphs: with the tests' findings if all have verdicts, else their number."""
+    against = _agreement([run.summary["groups"].get("ari") for run in runs])
+    tested = [findings for run in runs if (findings := findings_of(run)) is not None]
+    return findings_text(tested, against) if len(tested) == len(runs) else f"{_group_count(counts)} found{against}"
 
 
 def _group_count(counts: Sequence[int]) -> str:
@@ -296,15 +298,20 @@ def _judged_group(number: int, members: Sequence[str], verdict: str, tests: Evid
     leaves = {tests.leaf[id] for id in founders}
     if verdict == "same" and len(leaves) > 1:
         verdict = _NEAR
-    at = set(leaves)
-    while len(at) > 1:
-        # A parent has a lower number than its children.
-        last = max(at)
-        at = at - {last} | {tests.nodes[last].parent or 0}
-    node = at.pop() if at else None
+    node = _common_node(leaves, tests) if leaves else None
     if node is not None and tests.sizes[node] != len(founders):
         node = None
     return JudgedGroup(number, verdict, tuple(members), node, len(members) - len(founders))
+
+
+def _common_node(leaves: AbstractSet[int], tests: Evidence) -> int:
+    """The lowest node above all these leaves."""
+    nodes = set(leaves)
+    while len(nodes) > 1:
+        # A parent has a lower number than its children.
+        last = max(nodes)
+        nodes = nodes - {last} | {tests.nodes[last].parent or 0}
+    return nodes.pop()
 
 
 def _lone_clients(groups: Iterable[JudgedGroup]) -> list[str]:
@@ -338,12 +345,18 @@ class Findings:
     @classmethod
     def of(cls, groups: Sequence[JudgedGroup], tests: Evidence | None) -> Findings:
         """Count these groups and tests."""
-        kinds = Counter(group.verdict for group in groups if group.verdict != "alone")
-        nodes = [_node(group, tests) for group in groups if group.verdict == "same"]
-        p = [value for node in nodes if node is not None for value in node.p.values()]
+        kinds = Counter(group.verdict for group in groups)
+        del kinds["alone"]
+        p = _p_inside(groups, tests)
         clients, placed = sum(len(group.members) for group in groups), sum(group.placed for group in groups)
         alpha, warnings = (None, ()) if tests is None else (tests.alpha, tests.warnings)
         return cls(kinds, len(_lone_clients(groups)), min(p, default=None), clients, placed, alpha, len(p), warnings)
+
+
+def _p_inside(groups: Iterable[JudgedGroup], tests: Evidence | None) -> list[float]:
+    """The p-values of the tests inside groups "same"."""
+    nodes = [_node(group, tests) for group in groups if group.verdict == "same"]
+    return [p for node in nodes if node is not None for p in node.p.values()]
 
 
 def findings_of(run: Result) -> Findings | None:
@@ -427,6 +440,11 @@ def choice_words(rounds: Sequence[Mapping[str, Any]], leads: bool = True) -> str
     return "; ".join([f"chosen: {chosen}", *(lead_words(rounds) if leads else ())])
 
 
+def _choices(runs: Iterable[Result], leads: bool) -> list[str]:
+    """The `choice_words` of these runs, each once."""
+    return list(dict.fromkeys(filter(None, (choice_words(run.rounds, leads) for run in runs))))
+
+
 def lead_words(rounds: Sequence[Mapping[str, Any]]) -> list[str]:
     """How much better the chosen level was than each other level on held-out samples."""
     figures = _figures(rounds)
@@ -460,17 +478,15 @@ def _level_words(figures: Mapping[str, Any]) -> dict[str, str]:
 
 def groups_in_terminal(label: str, runs: Sequence[Result]) -> list[str]:
     """Lines about a method's tested groups, over all its seeds; empty without verdicts."""
-    tested = {run.seed: findings for run in runs if (findings := findings_of(run)) is not None}
+    tested = {run: findings for run in runs if (findings := findings_of(run)) is not None}
     if not tested:
         return []
     method = label if len(runs) == 1 else f"{label}, {len(tested)} seeds"
     lines = [f"{method}: {findings_text(list(tested.values()))}"]
-    choices = [choice_words(run.rounds, leads=False) for run in runs if run.seed in tested]
-    if words := dict.fromkeys(filter(None, choices)):
+    if words := _choices(tested, leads=False):
         lines.append(f"{method} {'; '.join(words)}")
     notes = [text.partition(":")[0] for findings in tested.values() for text in findings.warnings]
-    if len(runs) == 1:
-        notes += lead_words(runs[0].rounds)
+    notes += lead_words(runs[0].rounds) if len(runs) == 1 else []
     return lines + [f"{label}: {text}" for text in dict.fromkeys(notes)]
 
 
@@ -487,20 +503,22 @@ def verdict_data(
     tests = graph.evidence
     findings = Findings.of(groups, tests)
     several, alone = [group for group in groups if group.verdict != "alone"], _lone_clients(groups)
-    rows = []
-    for group in several[:_ROWS]:
-        node = _node(group, tests)
-        text = "" if node is None else node.summary() if node.rejected else node.smallest_p()
-        rows.append({
-            "group": group.number, "verdict": group.verdict, "size": len(group.members), "placed": group.placed,
-            "words": _MEANINGS.get(group.verdict, ""), "said": text,
-            "clients": [number[id] for id in group.members[:_NAMED]],
-        })  # fmt: skip
     return {
         "words": "; ".join([findings_text([findings]), *findings.warnings]), "choice": choice_words(rounds),
-        "groups": rows, "more": [len(several[_ROWS:]), sum(len(group.members) for group in several[_ROWS:])],
+        "groups": [_group_row(group, tests, number) for group in several[:_ROWS]],
+        "more": [len(several[_ROWS:]), sum(len(group.members) for group in several[_ROWS:])],
         "alone": [len(alone), [number[id] for id in alone[:_NAMED]], MEANINGS["alone"]],
         "tests": None if tests is None else _tree(tests, groups, number, _levels_at(graph, tests, _figures(rounds))),
+    }  # fmt: skip
+
+
+def _group_row(group: JudgedGroup, tests: Evidence | None, number: Mapping[str, int]) -> dict[str, Any]:
+    node = _node(group, tests)
+    return {
+        "group": group.number, "verdict": group.verdict, "size": len(group.members), "placed": group.placed,
+        "words": _MEANINGS.get(group.verdict, ""),
+        "said": "" if node is None else node.summary() if node.rejected else node.smallest_p(),
+        "clients": [number[id] for id in group.members[:_NAMED]],
     }  # fmt: skip
 
 
@@ -520,25 +538,31 @@ def _tree(
     tests: Evidence, groups: Sequence[JudgedGroup], number: Mapping[str, int], levels: Mapping[int, tuple[str, bool]]
 ) -> dict[str, Any]:
     """The `_NODES` nodes with most clients, each after its parent, and the last drawn node of each client."""
-    by_client = {id: group for group in groups for id in group.members}
-    by_node = {leaf: by_client[id] for id, leaf in tests.leaf.items()}
-    by_node |= {group.node: group for group in groups if group.node is not None}
+    by_node = _groups_by_node(tests, groups)
     only = {leaf: number[id] for id, leaf in tests.leaf.items() if tests.sizes[leaf] == 1}
     kept, shown = _drawn_nodes(tests)
     below = Counter(shown)
     nodes = []
     for place, node in enumerate(kept):
-        group, tested = by_node.get(node), tests.nodes[node]
+        tested, (group, verdict) = tests.nodes[node], by_node.get(node, (None, None))
         nodes.append({
             "parent": None if tested.parent is None else shown[tested.parent], "size": tests.sizes[node],
             "said": tested.summary() if tested.p else "", "cut": bool(tests.children[node]),
-            "group": None if group is None else group.number, "verdict": None if group is None else group.verdict,
+            "group": group, "verdict": verdict,
             "client": only.get(node), "left": below[place] - 1, "level": levels.get(node),
         })  # fmt: skip
     last = [-1] * len(number)
     for id, leaf in tests.leaf.items():
         last[number[id]] = shown[leaf]
     return {"alpha": tests.alpha, "nodes": nodes, "all": len(tests.nodes), "leaf": last}
+
+
+def _groups_by_node(tests: Evidence, groups: Sequence[JudgedGroup]) -> dict[int, tuple[int, str]]:
+    """(number, verdict) of the group at each leaf of the tree, and at each node that is a group."""
+    by_client = {id: group for group in groups for id in group.members}
+    by_node = {leaf: by_client[id] for id, leaf in tests.leaf.items()}
+    by_node |= {group.node: group for group in groups if group.node is not None}
+    return {node: (group.number, group.verdict) for node, group in by_node.items()}
 
 
 def _drawn_nodes(tests: Evidence) -> tuple[list[int], list[int]]:

@@ -10,7 +10,7 @@ import json
 import re
 import warnings
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from importlib.metadata import version
@@ -33,7 +33,7 @@ from fedkin.records.run import Result
 from fedkin.running.api import program_experiment
 from fedkin.running.grid import Cell, Choice, HoldOut, Runs, Watchers, run_plan
 from fedkin.running.suites import Entry, Suite
-from fedkin.running.tune import RATE, best, tune
+from fedkin.running.tune import RATE, Candidate, best, tune
 from fedkin.untrusted import error_text, json_of
 
 Line = dict[str, Any]
@@ -72,12 +72,18 @@ def points(federation: Federation, result: Result) -> dict[str, float | None]:
     """
     if federation.task.kind == "classification":
         return {id: 100 * score.right / score.n for id, score in sorted(result.scores.items()) if score.n}
+    percent = _percent_of(federation)
     values = {id: score.figures[0] for id, score in sorted(result.scores.items())}
+    return {id: None if value is None else percent(value) for id, value in values.items()}
+
+
+def _percent_of(federation: Federation) -> Callable[[float], float]:
+    """Return the function from a ROC-AUC or a squared error to a figure in percent."""
     if federation.task.kind == "risk":
-        return {id: None if value is None else 100 * value for id, value in values.items()}
+        return lambda auc: 100 * auc
     targets = torch.cat([client.train.labels().double() for client in federation.values()])
     whole = float(targets.var(0, correction=0).sum())
-    return {id: None if value is None else 100 * (1 - value / whole) for id, value in values.items()}
+    return lambda error: 100 * (1 - error / whole)
 
 
 # -- runs -------------------------------------------------------------------------------------------------------------
@@ -90,15 +96,10 @@ def _lines(suite: Suite, name: str, method: AnyMethod, label: str, folder: Path,
     key: Line = {"federation": name, "method": label, "stage": "rate", "lr": None, "seed": suite.seeds[0], "mean": None,
                  "points": {}}  # fmt: skip
 
-    def clients(seed: int) -> Federation:
-        """The clients without their planted groups, which no method may know."""
-        made = federation(seed)
-        return Federation([replace(client, group=None) for client in made.values()], made.task)
-
     try:
         experiment = program_experiment(
-            clients, method, rounds=suite.rounds, seed=suite.seeds[0], model=entry.model,
-            training={"local_steps": suite.local_steps, "batch_size": suite.batch_size},
+            lambda seed: _without_groups(federation(seed)), method, rounds=suite.rounds, seed=suite.seeds[0],
+            model=entry.model, training={"local_steps": suite.local_steps, "batch_size": suite.batch_size},
             settings={"evaluate_every": max(1, suite.rounds), "models": "none"},
         ).with_method(method)  # fmt: skip
         tried = tune(
@@ -109,7 +110,7 @@ def _lines(suite: Suite, name: str, method: AnyMethod, label: str, folder: Path,
         return [{**key, "failed": str(error)}]
     chosen = best(tried, federation(suite.seeds[0]).task.metric.higher)
     if chosen is None:
-        return [{**key, "failed": next((one.failed for one in tried if one.failed), "no rate works")}]
+        return [{**key, "failed": _why_failed(tried)}]
     rate = chosen.settings[RATE]
     base = Runs(experiment.with_changes(**{RATE: rate}), None)
     of_method = controls_of(type(method))
@@ -127,20 +128,33 @@ def _lines(suite: Suite, name: str, method: AnyMethod, label: str, folder: Path,
     ]  # fmt: skip
 
 
+def _without_groups(federation: Federation) -> Federation:
+    """The clients without their planted groups, which no method may know."""
+    return Federation([replace(client, group=None) for client in federation.values()], federation.task)
+
+
+def _why_failed(tried: Sequence[Candidate]) -> str:
+    return next((one.failed for one in tried if one.failed), "no rate works")
+
+
 def _figures(federation: Federation, result: Result) -> Line:
     """The figures of a run that are stored."""
     values, groups, planted = points(federation, result), result.groups, federation.planted
-    judged = [value for value in values.values() if value is not None]
     return {
         "data": federation.fingerprint()[:16],
         "points": {id: None if value is None else round(value, _DECIMALS) for id, value in values.items()},
-        "mean": round(sum(judged) / len(judged), 4) if judged and np.isfinite(judged).all() else None,
+        "mean": _rounded_mean([value for value in values.values() if value is not None]),
         "bytes": result.summary["bytes"]["up"] + result.summary["bytes"]["down"],
         "trained": sum(row["samples"] for row in result.rounds),
         "groups": result.summary["groups"]["found"],
         "ari": round(graph.ari([planted[id] for id in groups], list(groups.values())), 4)
         if planted and groups else None,
     }  # fmt: skip
+
+
+def _rounded_mean(values: Sequence[float]) -> float | None:
+    """The mean; None without values, or if one is not finite."""
+    return round(sum(values) / len(values), 4) if values and np.isfinite(values).all() else None
 
 
 # -- places -----------------------------------------------------------------------------------------------------------
@@ -168,14 +182,23 @@ def rank_on_suite(suite: Suite, label: str, lines: Sequence[Line]) -> tuple[list
         if label in finished[name]:
             place = _place(entry, label, finished[name])
         else:
-            mine = (line for line in lines if (line["federation"], line["method"]) == (name, label))
-            why = next((line["failed"] for line in mine if "failed" in line), "")
-            place = {"of": len(finished[name]), "failed": why}
+            place = {"of": len(finished[name]), "failed": _failure(lines, name, label)}
         places.append({"federation": name, **_UNKNOWN, **place})
-    everywhere = set.intersection(*(set(rows) for rows in finished.values()))
+    return places, _ranks(label, list(finished.values()))
+
+
+def _failure(lines: Sequence[Line], federation: str, label: str) -> str:
+    """Why a method failed on a federation; empty if it did not."""
+    mine = [line for line in lines if line["federation"] == federation and line["method"] == label]
+    return next((line["failed"] for line in mine if "failed" in line), "")
+
+
+def _ranks(label: str, finished: Sequence[Mapping[str, BySeed]]) -> Diagram | None:
+    """The ranks of methods that finished on all federations; None without this method, or for fewer than 3."""
+    everywhere = set.intersection(*map(set, finished))
     methods = sorted(method for method in everywhere if split_control(method)[1] is None)
-    means = {method: [_mean(rows[method]) for rows in finished.values()] for method in methods}
-    return places, diagram(means) if label in means and len(means) > 2 else None
+    means = {method: [_mean(rows[method]) for rows in finished] for method in methods}
+    return diagram(means) if label in means and len(means) > 2 else None
 
 
 def _finished(suite: Suite, federation: str, lines: Sequence[Line]) -> dict[str, dict[int, Line]]:

@@ -266,16 +266,18 @@ def _drop_others(new: dict[str, Any], before: Mapping[str, Any], changed_paths: 
         if f"{section}.{field}" not in changed_paths or not isinstance(old_settings, Mapping):
             continue
         name, old_name = settings.get(field), old_settings.get(field)
-        if name == old_name or not isinstance(name, str) or name not in registry:
-            continue
-        kept = {
-            *registry[name].model_fields,
-            *(path.split(".")[1] for path in changed_paths if path.startswith(section)),
-        }
-        if dropped := [setting for setting in settings if setting not in kept]:
-            new[section] = {setting: value for setting, value in settings.items() if setting in kept}
-            _LOG.warning("%s", f"{section}.{field} = {name!r}: left out {', '.join(dropped)} of the file, "
-                         f"which are settings of {escaped(str(old_name), 80)!r}")  # fmt: skip
+        if name != old_name and isinstance(name, str) and name in registry:
+            changed = {path.split(".")[1] for path in changed_paths if path.startswith(section)}
+            kept = changed.union(registry[name].model_fields)
+            new[section] = _without_others(settings, kept, f"{section}.{field} = {name!r}", old_name)
+
+
+def _without_others(settings: dict[str, Any], kept: set[str], choice: str, old_name: object) -> dict[str, Any]:
+    """Return the settings to keep; a log message names the others, which only the former kind `old_name` has."""
+    if dropped := [setting for setting in settings if setting not in kept]:
+        _LOG.warning("%s", f"{choice}: left out {', '.join(dropped)} of the file, "
+                     f"which are settings of {escaped(str(old_name), 80)!r}")  # fmt: skip
+    return {setting: value for setting, value in settings.items() if setting in kept}
 
 
 _PROGRAM_SECTIONS = ("name", "data", "scenario", "model")
@@ -506,10 +508,7 @@ def _sections(table: Mapping[str, Any], program_sections: Sequence[str]) -> dict
 
 def _checked(table: Mapping[str, Any], program_sections: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     """Return (the parts of an experiment by field, the errors); ignores the sections [methods.NAME]."""
-    wrong = [f"{name}: no such section; {nearest(name, SECTIONS)}" for name in table if name not in SECTIONS]
-    wrong += [
-        f"{name}: handed over by a program, so that no setting changes it" for name in program_sections if name in table
-    ]
+    wrong = _wrong_sections(table, program_sections)
     misspelt = [field for field in SECTIONS if field not in table and any(f"'{field}'" in one for one in wrong)]
     try:
         check_files_read(table.get("own", []))
@@ -517,14 +516,19 @@ def _checked(table: Mapping[str, Any], program_sections: Sequence[str]) -> tuple
         wrong += error.args
     parts: dict[str, Any] = {}
     # If a section's name was misspelt, do not also report the section as missing.
-    for section in SECTIONS:
-        if section in program_sections or section in misspelt or section in ("own", "methods"):
-            continue
+    left_out = {*program_sections, *misspelt, "own", "methods"}
+    for section in [section for section in SECTIONS if section not in left_out]:
         try:
             parts[section] = part_of(table, section)
         except ConfigError as error:
             wrong += error.args
     return parts, wrong
+
+
+def _wrong_sections(table: Mapping[str, Any], program_sections: Sequence[str]) -> list[str]:
+    wrong = [f"{name}: no such section; {nearest(name, SECTIONS)}" for name in table if name not in SECTIONS]
+    given_twice = [name for name in program_sections if name in table]
+    return wrong + [f"{name}: handed over by a program, so that no setting changes it" for name in given_twice]
 
 
 def _table_of(table: Mapping[str, Any], method: str) -> tuple[dict[str, Any], dict[str, Any]]:

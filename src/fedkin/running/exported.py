@@ -135,30 +135,38 @@ def _missing(value: Any) -> bool:
 
 def _number(value: Any, name: str, row: int) -> float:
     """Return a value as a number: days since 1970 for dates and times, NaN for a missing value."""
-    value = value.item() if isinstance(value, np.generic) and value.dtype.kind not in "mM" else value
+    value = _of_python(value)
+    if _missing(value) or (isinstance(value, str) and not value):
+        return math.nan
     if isinstance(value, np.datetime64 | np.timedelta64):
-        if np.isnat(value):
-            return math.nan
         since = value - np.datetime64("1970-01-01") if isinstance(value, np.datetime64) else value
         return float(since / np.timedelta64(1, "us") / 86_400e6)
-    if _missing(value) or value == "":
-        return math.nan
     if isinstance(value, str):
         value = _read(value, name, row)
-    if isinstance(value, datetime.datetime):
-        if value.tzinfo is not None:
-            value = value.astimezone(datetime.UTC).replace(tzinfo=None)
-        return float((value - _START) / _DAY)
-    if isinstance(value, datetime.date):
-        return float(value.toordinal() - _START.toordinal())
-    if isinstance(value, datetime.timedelta):
-        return float(value / _DAY)
-    if isinstance(value, datetime.time):
-        return (datetime.datetime.combine(_START, value.replace(tzinfo=None)) - _START) / _DAY
+    if (time := _since_1970(value)) is not None:
+        return float(time / _DAY)
     try:
         return float(value)
     except (TypeError, ValueError):
         raise ValueError(f"column {name!r}, row {row}: expected a number, got {type(value).__name__}") from None
+
+
+def _of_python(value: Any) -> Any:
+    """Return a NumPy number or text as a Python object; dates and times stay as they are, with all their digits."""
+    return value.item() if isinstance(value, np.generic) and value.dtype.kind not in "mM" else value
+
+
+def _since_1970(value: Any) -> datetime.timedelta | None:
+    """Return the time from 1970 to a date or time, or a duration itself; a time of day is one in 1970. Else None."""
+    if isinstance(value, datetime.timedelta):
+        return value
+    if isinstance(value, datetime.time):
+        value = datetime.datetime.combine(_START, value.replace(tzinfo=None))
+    elif isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
+        value = datetime.datetime.combine(value, datetime.time())
+    if not isinstance(value, datetime.datetime):
+        return None
+    return (value if value.tzinfo is None else value.astimezone(datetime.UTC).replace(tzinfo=None)) - _START
 
 
 def _read(text: str, name: str, row: int, csv_format: Mapping[str, Any] | None = None) -> Any:
@@ -198,34 +206,22 @@ def _plain_number(text: str, decimal: str | None, thousands: str | None) -> floa
 
 def _code(value: Any, places: Mapping[str, int]) -> int:
     """Return the index of a category, the number of categories for an unknown one, -1 for a missing value."""
-    value = value.item() if isinstance(value, np.generic) and value.dtype.kind not in "mM" else value
-    if not isinstance(value, str) and _missing(value):
+    value = _of_python(value)
+    if _missing(value):
         return -1
-    texts = [str(value).lower() if isinstance(value, bool) else str(value)]
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    whole = text
     if isinstance(value, float) and value.is_integer():
-        texts.append(str(int(value)))
-    elif isinstance(value, str) and value.endswith(".0"):
-        # pandas writes whole numbers in a column with gaps as "3.0".
-        texts.append(value[:-2])
-    return next((places[text] for text in texts if text in places), len(places))
+        whole = str(int(value))
+    elif isinstance(value, str):
+        whole = value.removesuffix(".0")  # pandas writes whole numbers in a column with gaps as "3.0"
+    return places.get(text, places.get(whole, len(places)))
 
 
 def _csv_columns(path: str, model: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Read the model's columns of a CSV file, as the run read its file; raises OSError, ValueError and csv.Error."""
     form = model["csv"]
-    try:
-        text = Path(path).read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"byte {error.start} is not UTF-8; save it as UTF-8 (in a spreadsheet: CSV UTF-8)") from None
-    first = text.partition("\n")[0]
-    delimiter = form["delimiter"] or max(",;\t|", key=first.count)
-    head, *rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter) if row] or [[]]
-    if not rows:
-        raise ValueError("no rows; expected at least one below the names of the columns")
-    for number, row in enumerate(rows, 1):
-        if len(row) != len(head):
-            raise ValueError(f"row {number}: expected {len(head)} cells, one for each column, got {len(row)}")
-    cells = dict(zip(head, zip(*rows, strict=True), strict=True))
+    cells = _csv_cells(path, form["delimiter"])
     columns = {}
     for column in model["columns"] or ():
         if (texts := cells.get(column["name"])) is not None:
@@ -234,11 +230,27 @@ def _csv_columns(path: str, model: Mapping[str, Any]) -> dict[str, list[Any]]:
     return columns
 
 
+def _csv_cells(path: str, delimiter: str | None) -> dict[str, Sequence[str]]:
+    """Read the cells of a CSV file by column; without a delimiter, the most frequent one in the first line counts."""
+    try:
+        text = Path(path).read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"byte {error.start} is not UTF-8; save it as UTF-8 (in a spreadsheet: CSV UTF-8)") from None
+    delimiter = delimiter or max(",;\t|", key=text.partition("\n")[0].count)
+    head, *rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter) if row] or [[]]
+    if not rows:
+        raise ValueError("no rows; expected at least one below the names of the columns")
+    for number, row in enumerate(rows, 1):
+        if len(row) != len(head):
+            raise ValueError(f"row {number}: expected {len(head)} cells, one for each column, got {len(row)}")
+    return dict(zip(head, zip(*rows, strict=True), strict=True))
+
+
 def _decimal_of(texts: Sequence[str], form: Mapping[str, Any]) -> str | None:
     """Return the decimal sign of numbers with commas, as training finds it; None if it is not clear, or not needed."""
     numbers = [text.strip() for text in texts if text not in form["missing"]]
-    commas = [number for number in numbers if "," in number]
-    if form["thousands"] or all(re.fullmatch(r"[+-]?[1-9][0-9]{0,2}(,[0-9]{3})+", number) for number in commas):
+    in_thousands = re.compile(r"[^,]*|[+-]?[1-9][0-9]{0,2}(,[0-9]{3})+")
+    if form["thousands"] or all(map(in_thousands.fullmatch, numbers)):
         return None
     return next((d for d in ",." if all(_plain_number(number, d, None) is not None for number in numbers)), None)
 

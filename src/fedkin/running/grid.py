@@ -442,15 +442,7 @@ def leave_out(
     `experiment.toml`, `plan.json`, and for each group a folder of `compare` with its name. Raises ConfigError for an
     unknown group, or if the experiment itself names unseen clients.
     """
-    if experiment.scenario.unseen is not None or getattr(experiment.data, "unseen", None):
-        raise ConfigError(
-            "--leave-out chooses who is unseen: take scenario.unseen and data.unseen out of the experiment"
-        )
-    every = groups_of(experiment.with_changes(**{"scenario.pooled": False}).federation(data_root))
-    for group in groups or ():
-        if group not in every:
-            raise ConfigError(f"--leave-out: no group {group!r}; {nearest(group, every)}")
-    chosen = list(groups or every)
+    chosen = _groups_to_leave_out(experiment, data_root, groups or ())
     places = {group: folder / _short_name(re.sub(r"[^\w.-]+", "-", group), group, 200) for group in chosen}
     if len(set(places.values())) < len(places):
         raise ConfigError(f"--leave-out: {', '.join(chosen)} would share a folder; rename the groups")
@@ -463,6 +455,19 @@ def leave_out(
             watchers = stage_watchers(watch, f"without {group}")
             results[group] = compare(Runs(changed, data_root), methods, seeds, places[group], watch=watchers)
     return results
+
+
+def _groups_to_leave_out(experiment: Experiment, data_root: Path, groups: Sequence[str]) -> list[str]:
+    """Return these groups, or without any all groups of the federation; raises ConfigError as `leave_out`."""
+    if experiment.scenario.unseen is not None or getattr(experiment.data, "unseen", None):
+        raise ConfigError(
+            "--leave-out chooses who is unseen: take scenario.unseen and data.unseen out of the experiment"
+        )
+    every = groups_of(experiment.with_changes(**{"scenario.pooled": False}).federation(data_root))
+    for group in groups:
+        if group not in every:
+            raise ConfigError(f"--leave-out: no group {group!r}; {nearest(group, every)}")
+    return list(groups or every)
 
 
 # -- sweeps ------------------------------------------------------------------------------------------------------------

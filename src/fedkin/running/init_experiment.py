@@ -81,19 +81,24 @@ def kind_of(data: Path) -> Kind:
     names = [path.name for path in data.iterdir()] if data.is_dir() else [data.name]
     if is_saved(data):
         return "hub"
-    if any(name.lower().endswith(Csv.endings) for name in names):
-        return "csv"
-    if any(name.lower().endswith(Parquet.endings) for name in names):
-        return "parquet"
+    tables: dict[Kind, tuple[str, ...]] = {"csv": Csv.endings, "parquet": Parquet.endings}
+    for kind, endings in tables.items():
+        if any(name.lower().endswith(endings) for name in names):
+            return kind
     if not data.is_dir() and data.suffix == ".npz":
         return "npz"
     if _holds_images(data, "*/*/*"):
         return "folder"
+    raise _no_source(data)
+
+
+def _no_source(data: Path) -> ConfigError:
+    """Return the error for a path that no source reads."""
     if _holds_images(data, "*") or _holds_images(data, "*/*"):
-        raise ConfigError(f"{data}: its images do not say whose they are; put them in folders CLIENT/CLASS/, one for "
-                          "each client")  # fmt: skip
+        return ConfigError(f"{data}: its images do not say whose they are; put them in folders CLIENT/CLASS/, one for "
+                           "each client")  # fmt: skip
     expected = ", ".join((*Csv.endings, *Parquet.endings))
-    raise ConfigError(
+    return ConfigError(
         f"{data}: {'' if data.exists() else 'no such file or folder; '}expected a file, or a folder of files, that "
         f"ends with {expected}; a .npz file; a folder of images CLIENT/CLASS/*.png; or a dataset that save_to_disk "
         "wrote"
@@ -173,7 +178,7 @@ def _of_table(data: Path, given: DataOptions) -> FirstExperiment:
         rows: pa.Table = source.rows(Path())[0]
         raise ConfigError(f"--target: name the column to predict; {data} has {first_few(rows.column_names, 40)}")
     whole, inspection = inspected_table(source, data)
-    coded = [name for finding in inspection.findings if finding.kind == "codes" for name in finding.about]
+    coded = _coded_columns(inspection)
     code_findings = [
         Finding("codes", f"column {name!r} is in categories, since its numbers have leading zeros: if it is a number, "
                 "take it out of there", (name,)) for name in coded
@@ -182,16 +187,22 @@ def _of_table(data: Path, given: DataOptions) -> FirstExperiment:
         source = source.model_copy(update={"categories": tuple(coded)})
         whole, inspection = inspected_table(source, data)
     reading = without(whole, inspection)
-    settings = {"source": source.source, "path": str(data.absolute()), "target": reading.target,
-            "client": source.client, "time": reading.time, "group": reading.group,
-            "kind": inspection.encoded.target.kind, "leave_out": list(reading.leave_out) or None,
-            "categories": coded or None,
-            **{name: value for name, value in given.items() if name in _CSV}}  # fmt: skip
+    settings = {
+        "source": source.source, "path": str(data.absolute()), "target": reading.target, "client": source.client,
+        "time": reading.time, "group": reading.group, "kind": inspection.encoded.target.kind,
+        "leave_out": list(reading.leave_out) or None, "categories": coded or None,
+        **{name: value for name, value in given.items() if name in _CSV},
+    }  # fmt: skip
     sizes = sorted(one.train for one in inspection.clients)
     table = _table(
         _name_of(data), settings, {"name": "natural"}, {"name": "mlp", "hidden": [32]}, sizes[len(sizes) // 2]
     )
     return FirstExperiment(table, (*inspection.findings, *code_findings))
+
+
+def _coded_columns(inspection: Inspection) -> list[str]:
+    """The columns of numbers with leading zeros."""
+    return [name for finding in inspection.findings if finding.kind == "codes" for name in finding.about]
 
 
 # -- other data ----------------------------------------------------------------------------------------------------

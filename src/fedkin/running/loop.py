@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -79,26 +79,15 @@ def execute(
     records = Records(folder)
     engine = (make or ENGINES[run.engine])(replace(setup, engine=run, measures=every))
     try:
-        try:
+        with _closed(engine):
             loop = _Loop(engine, run, records, tracking, watcher, begun, settings)
             loop.begin(name)
             loop.run_rounds()
             summary = loop.end(name, scenario or engine.all_clients.name)
             models = engine.models()
-        except Exception as error:
-            explained = with_method_location(error, engine.setup.method)
-            if explained is error:
-                raise
-            raise explained from error.__cause__ or error
-        finally:
-            engine.close()
-        final = engine.setup
-        if model_context is None and isinstance(final.clients, Federation):
-            model_context = ModelContext.of(final, final.federation, model)
+        context = model_context or _model_context(engine.setup, model)
         kept = (
-            model_context is not None
-            and run.models == "last"
-            and records.keep_models(models, model_context, run.models_limit_mb)
+            context is not None and run.models == "last" and records.keep_models(models, context, run.models_limit_mb)
         )
         # First close the engine, which removes its files: nothing would remove them from a finished run.
         records.conclude(summary)
@@ -111,6 +100,25 @@ def execute(
         loop.outcome, StoredModels(folder) if folder is not None and kept else models, folder,
         tuple(engine.all_clients.unseen), records.all_graphs(), records.facts, outcomes_of(records.metric, loop.scores),
     )  # fmt: skip
+
+
+@contextmanager
+def _closed(engine: Engine) -> Iterator[None]:
+    """Close the engine at the end; an error in the user's method gets its location."""
+    try:
+        yield
+    except Exception as error:
+        explained = with_method_location(error, engine.setup.method)
+        if explained is error:
+            raise
+        raise explained from error.__cause__ or error
+    finally:
+        engine.close()
+
+
+def _model_context(setup: Setup, model: Model | None) -> ModelContext | None:
+    """What the models need to be used again; None if the setup has no samples."""
+    return ModelContext.of(setup, setup.federation, model) if isinstance(setup.clients, Federation) else None
 
 
 @dataclass
@@ -160,15 +168,17 @@ class _Loop:
             outcome = self._round(number)
             last = number == self.total
             self.scores = self.engine.evaluate() if last or number % self.run.evaluate_every == 0 else {}
-            if self.engine.missed:
-                outcome = replace(outcome, traffic=(*outcome.traffic, *self.engine.missed))
+            outcome = replace(outcome, traffic=(*outcome.traffic, *self.engine.missed))
             self._record(outcome, keep_features=last or self.run.keeps_features(number))
-            stop = self.watcher is not None and self.watcher.stopping() and not last
+            stop = not last and self._asked_to_stop()
             if last or stop or number % self.run.checkpoint_every == 0:
                 with self.clock.of("checkpoint"):
                     self.records.checkpoint(number, self._state())
             if stop:
                 raise Stop(number, self.records.folder)
+
+    def _asked_to_stop(self) -> bool:
+        return self.watcher is not None and self.watcher.stopping()
 
     def end(self, name: str, scenario: str) -> dict[str, Any]:
         """Write the complete tables, and return the summary."""

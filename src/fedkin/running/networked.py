@@ -22,7 +22,7 @@ from fedkin.engines.setup import Setup
 from fedkin.errors import ConfigError, DataError, RunError
 from fedkin.federation import Client, Federation
 from fedkin.federation.summaries import ColumnTypes, SharedEncoding
-from fedkin.flow import Params, PeerMethod
+from fedkin.flow import AnyMethod, Params, PeerMethod
 from fedkin.learning.metrics import MEASURES
 from fedkin.methods.given import Given
 from fedkin.network.agreement import Agreement, difference, setup_and_agreement
@@ -86,11 +86,8 @@ def with_join_file(experiment: Experiment, join: Join) -> Experiment:
 
 def check_members(experiment: Experiment, join: Join) -> None:
     """Raise ConfigError, before anybody joins, if the experiment's clients do not fit the members of a join file."""
-    names, method = sorted(set(join.participants) - {join.server}), experiment.method
-    if isinstance(method, PeerMethod) and join.server:
-        raise ConfigError(f"--server: method {method.name!r} has none, all members are peers: leave --server out")
-    if not isinstance(method, PeerMethod) and not join.server:
-        raise ConfigError(f"method.name: {method.name!r} has a server: give --server NAME=tls/HOST:PORT")
+    names = sorted(set(join.participants) - {join.server})
+    _check_server(experiment.method, join.server)
     if not names:
         raise ConfigError("nobody takes part but the server: give --member NAME for each client")
     clients = _with_members(experiment, join).network.clients
@@ -112,6 +109,15 @@ def check_members(experiment: Experiment, join: Join) -> None:
         experiment.method.check(cast(Federation, roster))
 
 
+def _check_server(method: AnyMethod, server: str) -> None:
+    """Raise ConfigError if a method with a server has none, or one without a server has one."""
+    peers = isinstance(method, PeerMethod)
+    if peers and server:
+        raise ConfigError(f"--server: method {method.name!r} has none, all members are peers: leave --server out")
+    if not peers and not server:
+        raise ConfigError(f"method.name: {method.name!r} has a server: give --server NAME=tls/HOST:PORT")
+
+
 def check_no_files(experiment: Experiment) -> None:
     """Raise ConfigError for parts from files: over a network, no file may be named."""
     parts: list[Any] = [type(experiment.data), type(experiment.model), type(experiment.method)]
@@ -129,32 +135,38 @@ def settings_of(experiment: Experiment, names: Sequence[str] | None = None) -> s
 
     names: all peers or clients (None: `network.clients`); if bodies differ, the names decide who has which body.
     """
-    check_no_files(experiment)
-    if experiment.run.adversaries != "none":
-        raise ConfigError("run.adversaries: these are simulated; a network has its own, so leave it out")
     clients = experiment.network.clients if names is None else tuple(names)
-    if (unlike_bodies := hasattr(experiment.model, "deal_bodies")) and isinstance(clients, int):
-        raise ConfigError(
-            "network.clients: 'mixed' deals bodies out by name: expected the names of all clients, or none, which "
-            "takes the members of the join file"
-        )
+    _check_for_network(experiment, clients)
     whole = experiment.resolved()
     table: dict[str, Any] = {name: whole[name] for name in _SECTIONS if name in whole}
     table["run"] = _chosen(whole["run"], _COMMON_RUN_SETTINGS)
     if isinstance(experiment.data, TableSource):
-        if experiment.data.tokens is not None:
-            raise ConfigError(
-                "data.tokens: over a network, token ids come from each participant's .npz file (docs/data.md)"
-            )
         table["table"] = _chosen(whole["data"], _TABLE_SETTINGS)
     if isinstance(experiment.data, Folder):
         table["images"] = _chosen(whole["data"], _IMAGE_SETTINGS)
     if experiment.network.reread:
-        _check_reread(experiment)
         table["network"] = {"reread": True}
-    if unlike_bodies and not isinstance(clients, int):
+    if hasattr(experiment.model, "deal_bodies") and not isinstance(clients, int):
         table["names"] = sorted(clients)
     return tomli_w.dumps(without_none(table))
+
+
+def _check_for_network(experiment: Experiment, clients: int | tuple[str, ...]) -> None:
+    """Raise ConfigError for settings that are only for a simulation."""
+    check_no_files(experiment)
+    if experiment.run.adversaries != "none":
+        raise ConfigError("run.adversaries: these are simulated; a network has its own, so leave it out")
+    if hasattr(experiment.model, "deal_bodies") and isinstance(clients, int):
+        raise ConfigError(
+            "network.clients: 'mixed' deals bodies out by name: expected the names of all clients, or none, which "
+            "takes the members of the join file"
+        )
+    if isinstance(experiment.data, TableSource) and experiment.data.tokens is not None:
+        raise ConfigError(
+            "data.tokens: over a network, token ids come from each participant's .npz file (docs/data.md)"
+        )
+    if experiment.network.reread:
+        _check_reread(experiment)
 
 
 def _chosen(section: Mapping[str, Any], names: Container[str]) -> dict[str, Any]:
@@ -288,6 +300,30 @@ def read_shared(folder: Path) -> Shared | None:
         raise RunError(f"{path}: not an agreed encoding ({error_text(error)}); put the file back as it was") from None
 
 
+def _check_for_peers(experiment: Experiment) -> None:
+    """Raise ConfigError for an experiment that peers cannot run."""
+    if not isinstance(experiment.method, PeerMethod):
+        raise ConfigError(f"method.name: {experiment.method.name!r} has a server; use fedkin net serve")
+    if experiment.run.network.startswith("planted"):
+        raise ConfigError("run.network: 'planted' needs the groups of all, which no peer knows; choose another")
+
+
+def _consent_to_profile(
+    table: OwnTable, settings: str, ledger: Ledger, consent: Callable[[list[str]], bool]
+) -> bool:  # fmt: skip
+    """Ask for consent to send a table's profile; returns whether all that leaves later was shown too. Raises Left."""
+    lines, all_shown = disclosure_with_table(table, settings, setup_of, ledger)
+    if not consent(lines):
+        raise Left
+    ledger.sent_unprotected.append("profile")
+    return all_shown
+
+
+def _rounds_done(folder: Path) -> int:
+    checkpoint, _ = Checkpoints(folder).survey()
+    return 0 if checkpoint is None else checkpoint.round
+
+
 def exchange(
     experiment: Experiment, link: Link, samples: tuple[Client, Task] | OwnTable, names: Sequence[str], folder: Path, *,
     device: str = "cpu", watcher: Watcher | None = None,
@@ -299,20 +335,15 @@ def exchange(
     samples: ready samples, or a table to encode with the common encoding. ledger: all that the peer has released under
     `[privacy]` (None: in memory). Raises Left if the peer leaves before all others are there.
     """
-    if not isinstance(experiment.method, PeerMethod):
-        raise ConfigError(f"method.name: {experiment.method.name!r} has a server; use fedkin net serve")
-    if experiment.run.network.startswith("planted"):
-        raise ConfigError("run.network: 'planted' needs the groups of all, which no peer knows; choose another")
+    _check_for_peers(experiment)
     settings, stop, ledger = settings_of(experiment, names), stop or Event(), ledger or Ledger()
-    shared, consented = None, False
+    shared, agreed, consented = None, None, False
     if isinstance(samples, OwnTable):
-        lines, consented = disclosure_with_table(samples, settings, setup_of, ledger)
-        if not consent(lines):
-            raise Left
-        ledger.sent_unprotected.append("profile")
+        consented = _consent_to_profile(samples, settings, ledger, consent)
         kept, begin = read_shared(folder), experiment.network.clients
         shared = agree_with_peers(link, names, begin, samples, settings, kept=kept, stop=stop, say=say)
-        samples = samples.client(shared.agreed)
+        agreed = shared.agreed
+        samples = samples.client(agreed)
     client, task = samples
     setup, mine = setup_and_agreement(settings, task, setup_of, device)
     if setup is None:
@@ -323,13 +354,13 @@ def exchange(
     setup = replace(setup, engine=run)
     if not consented and not consent(disclosure(setup, client, ledger.page("", setup.privacy))):
         raise Left
-    limit = max(largest_message(setup, name) for name in names)
+    limit = max(map(partial(largest_message, setup), names))
     with experiment.claimed(folder, Path("data")):
         if shared is not None:
             write_shared(folder, shared)
         mine = mine.model_copy(update={"columns": tuple(map(str, client.about.get("columns", ())))})
-        outbox, (checkpoint, _) = PeerOutbox(folder / "sent"), Checkpoints(folder).survey()
-        done, page = 0 if checkpoint is None else checkpoint.round, ledger.page(outbox.life(), setup.privacy)
+        outbox, done = PeerOutbox(folder / "sent"), _rounds_done(folder)
+        page = ledger.page(outbox.life(), setup.privacy)
         near = PeerExchange(link, names, mine, experiment.network, limit, outbox, say=say, stop=stop, done=done)
         try:
             with StatusFile(link, folder, "peer", lambda: near.others, experiment.name) as status:
@@ -338,7 +369,7 @@ def exchange(
                 result = execute(
                     setup, run, name=experiment.name, scenario="network", folder=folder, watcher=watcher,
                     make=lambda _: engine, settings=experiment.resolved,
-                    model_context=_context_of(settings, setup, client, None if shared is None else shared.agreed),
+                    model_context=_context_of(settings, setup, client, agreed),
                 )  # fmt: skip
                 if run.models == "last":
                     status.tell(model={"": digest_of(result.models[client.id])})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
@@ -122,6 +122,12 @@ class Claim(Settings):
         """The value that the difference, or the figure itself, must exceed."""
         return self.by if self.least is None else self.least
 
+    def with_rows(self, kept: set[str]) -> Claim:
+        """The claim if only these rows run: it is not tested if it is about another row."""
+        if kept.issuperset(split_control(name)[0] for name in self.row_names):
+            return self
+        return Claim(text=self.text, paper=self.paper, untestable="a row of it was left out by --methods")
+
 
 class Quick(Settings):
     """The changes of `--quick`: settings of every federation, and fewer seeds and candidates."""
@@ -162,13 +168,16 @@ class PaperTable(Settings):
         for kind, names in (("rows", rows), ("federations", parts)):
             if len(set(names)) < len(names):
                 raise ValueError(f"two {kind} share a name")
-        row_and_control_names = set(self.names(planted=True))
+        return self
+
+    @model_validator(mode="after")
+    def _names_of_claims(self) -> Self:
+        rows, parts = set(self.names(planted=True)), {part.name for part in self.federation}
         for claim in self.claim:
-            for name in claim.row_names:
-                if name not in row_and_control_names:
-                    raise ValueError(f"claim {claim.text!r}: no row {name!r}; {nearest(name, row_and_control_names)}")
-            if wrong := set(claim.on or ()) - set(parts):
-                raise ValueError(f"claim {claim.text!r}: no federation {min(wrong)!r}")
+            if wrong := [name for name in claim.row_names if name not in rows]:
+                raise ValueError(f"claim {claim.text!r}: no row {wrong[0]!r}; {nearest(wrong[0], rows)}")
+            if unknown := set(claim.on or ()) - parts:
+                raise ValueError(f"claim {claim.text!r}: no federation {min(unknown)!r}")
         return self
 
     @model_validator(mode="after")
@@ -219,20 +228,10 @@ class PaperTable(Settings):
             choose(dict.fromkeys(of.values()), name, "--methods")
         kept = {name for name, method in of.items() if method in (*methods, "local")}
         rows = tuple(row for row in self.row if row.name in kept)
-        for row in rows:
-            if row.tuned_as is not None and row.tuned_as not in kept:
-                raise ConfigError(
-                    f"--methods: row {row.name!r} has the tuned settings of row {row.tuned_as!r}; name its method "
-                    f"{of[row.tuned_as]} too"
-                )
-        claims = []
-        for claim in self.claim:
-            if not kept.issuperset(split_control(name)[0] for name in claim.row_names):
-                why = "a row of it was left out by --methods"
-                claim = Claim(text=claim.text, paper=claim.paper, untestable=why)
-            claims.append(claim)
-        methods = tuple(name for name in self.methods if name in kept)
-        return self.model_copy(update={"methods": methods, "row": rows, "claim": tuple(claims)})
+        _check_tuned_as(rows, kept, of)
+        claims = tuple(claim.with_rows(kept) for claim in self.claim)
+        left = tuple(name for name in self.methods if name in kept)
+        return self.model_copy(update={"methods": left, "row": rows, "claim": claims})
 
     def shortened(self) -> PaperTable:
         """The table for `--quick`, which takes minutes: every row, with few rounds, seeds and candidates."""
@@ -242,6 +241,16 @@ class PaperTable(Settings):
             update={"candidates": quick.candidates, "seeds": tune.seeds[:1]}
         )  # fmt: skip
         return self.model_copy(update={"federation": parts, "tune": less, "seeds": quick.seeds})
+
+
+def _check_tuned_as(rows: Iterable[Row], kept: set[str], of: Mapping[str, str]) -> None:
+    """Raise ConfigError for a row tuned as another row that is not kept; of: the method of each row."""
+    for row in rows:
+        if row.tuned_as is not None and row.tuned_as not in kept:
+            raise ConfigError(
+                f"--methods: row {row.name!r} has the tuned settings of row {row.tuned_as!r}; name its method "
+                f"{of[row.tuned_as]} too"
+            )
 
 
 def table_folder(given: Path | None) -> Path:

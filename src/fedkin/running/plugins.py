@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import itertools
 import logging
 import re
 import sys
@@ -66,23 +67,26 @@ class Kind(NamedTuple):
             part = plain(part)
         if isinstance(part, (Measure, Stage)) and isinstance(part, self.bases):
             return part.name, part
-        label = label or getattr(part, "__name__", repr(part))
+        self._check_class(part, label or getattr(part, "__name__", repr(part)))
+        field = part.model_fields.get(self.field)
+        name = field.default if field is not None else part.__dict__.get(self.field)
+        if not plain_word(name):
+            raise ConfigError(f"{part.__name__} has no {self.field}, or one that is no plain word: give it its own")
+        return name, part
+
+    def _check_class(self, part: Any, label: str) -> None:
+        """Raise ConfigError unless this is a class of this kind that can be used."""
         if self.known is STAGES:
             raise ConfigError(f"{label} does not say which stage it is: put @fedkin.graph.stage('groups') above it")
         if self.known is MEASURES:
             raise ConfigError(
                 f"{label} does not say whether higher is better: put @fedkin.metric(higher=True) above it"
             )
-        of = " or ".join(base.__name__ for base in self.bases)
         if not isinstance(part, type) or not issubclass(part, self.bases):
+            of = " or ".join(base.__name__ for base in self.bases)
             raise ConfigError(f"{label} is no {of}: write class {label}({self.bases[0].__name__})")
         if missing := sorted(getattr(part, "__abstractmethods__", ())):
             raise ConfigError(f"{label} lacks what it needs: {', '.join(missing)}")
-        field = part.model_fields.get(self.field)  # type: ignore[attr-defined]
-        name = field.default if field is not None else part.__dict__.get(self.field)
-        if not plain_word(name):
-            raise ConfigError(f"{part.__name__} has no {self.field}, or one that is no plain word: give it its own")
-        return name, part
 
 
 KINDS: Mapping[str, Kind] = {
@@ -210,44 +214,41 @@ def _read_file(place: str, where: str) -> _UserFile:
         digest = hashlib.sha256(Path(place).read_bytes()).hexdigest()[:16]
     except OSError as error:
         raise ConfigError(f"{where}: {place}: {error.strerror or error}") from None
-    before = _FILES.pop(place, None)
-    if before is not None:
-        if before.digest == digest:
-            _FILES[place] = before
-            return before
-        for (section, _), name in before.parts.items():
+    if place in _FILES:
+        if _FILES[place].digest == digest:
+            return _FILES[place]
+        for (section, _), name in _FILES.pop(place).parts.items():
             KINDS[section].known.pop(name, None)
-    module = _import_file(place, where)
+    named = _named_parts(_import_file(place, where), f"{where}: {place}")
+    for (section, _), (name, part) in named.items():
+        KINDS[section].known[name] = part
+    _FILES[place] = _UserFile(digest, {key: name for key, (name, _) in named.items()})
+    return _FILES[place]
+
+
+def _named_parts(module: Any, where: str) -> dict[tuple[str, str], tuple[str, Any]]:
+    """Return the (name, part) of each part that a module defines, by (section, label); raises ConfigError."""
+    named: dict[tuple[str, str], tuple[str, Any]] = {}
     parts: dict[tuple[str, str], Any] = {}
-    file = _UserFile(digest, {})
-    for label, thing in vars(module).items():
-        for section, kind in KINDS.items():
-            if not kind.defines(thing, module.__name__):
+    for (label, thing), (section, kind) in itertools.product(vars(module).items(), KINDS.items()):
+        if not kind.defines(thing, module.__name__):
+            continue
+        try:
+            name, part = kind.name_and_part(thing)
+            if parts.setdefault((section, name), part) is not part or kind.known.get(name, part) is not part:
+                raise ConfigError(f"{label} is {name!r}, and there is a {section} {name!r} already")
+        except ConfigError as error:
+            if _is_module(thing):  # it may be only a building block of others
                 continue
-            try:
-                name, part = kind.name_and_part(thing)
-                if parts.setdefault((section, name), part) is not part or kind.known.get(name, part) is not part:
-                    raise ConfigError(f"{label} is {name!r}, and there is a {section} {name!r} already")
-            except ConfigError as error:
-                if _is_module(thing):  # it may be only a building block of others
-                    continue
-                raise ConfigError(f"{where}: {place}: {error}") from None
-            file.parts[section, label] = name
-    for (section, _), name in file.parts.items():
-        KINDS[section].known[name] = parts[section, name]
-    _FILES[place] = file
-    return file
+            raise ConfigError(f"{where}: {error}") from None
+        named[section, label] = name, part
+    return named
 
 
 def _import_file(place: str, where: str) -> Any:
     """Import a file as the module of the same name, so that processes that start later can import it too."""
     name, folder = Path(place).stem, str(Path(place).parent)
-    if not name.isidentifier():
-        raise ConfigError(f"{where}: {place}: its name cannot be that of a Python module; rename it")
-    loaded = sys.modules.get(name)
-    spec = loaded.__spec__ if loaded is not None else importlib.util.find_spec(name)
-    if spec is not None and spec.origin != place:
-        raise ConfigError(f"{where}: {place}: there is a Python module {name!r} already; rename the file")
+    _check_module_name(name, place, where)
     if folder not in sys.path:
         sys.path.append(folder)
     spec = importlib.util.spec_from_file_location(name, place)
@@ -264,6 +265,16 @@ def _import_file(place: str, where: str) -> Any:
             f"{where}: {place}, line {line}: {type(error).__name__}: {escaped(' '.join(str(error).split()), 300)}"
         ) from None
     return module
+
+
+def _check_module_name(name: str, place: str, where: str) -> None:
+    """Raise ConfigError for a file whose name cannot be that of a module, or is that of another module."""
+    if not name.isidentifier():
+        raise ConfigError(f"{where}: {place}: its name cannot be that of a Python module; rename it")
+    loaded = sys.modules.get(name)
+    spec = loaded.__spec__ if loaded is not None else importlib.util.find_spec(name)
+    if spec is not None and spec.origin != place:
+        raise ConfigError(f"{where}: {place}: there is a Python module {name!r} already; rename the file")
 
 
 def _is_module(part: object) -> bool:
@@ -304,27 +315,39 @@ def _resolve(value: Any, path: str, where: str, folder: Path, files: list[str]) 
     path: without the prefix `methods.NAME`, where sections repeat. where: the complete path.
     """
     if isinstance(value, Mapping):
-        changed: dict[str, Any] = {}
-        for key, inner in value.items():
-            inner_path, inner_where = f"{path}.{key}".lstrip("."), f"{where}.{key}"
-            if path == "methods":
-                key, inner_path = _resolve_name(key, "method", folder, inner_where, files), ""
-                if key in changed:
-                    raise ConfigError(
-                        f"{inner_where}: this is {key!r}, which has a section of its own already; make one of both"
-                    )
-            changed[key] = _resolve(inner, inner_path, inner_where, folder, files)
-        return changed
+        if path == "methods":
+            return _resolve_methods(value, folder, files)
+        return {
+            key: _resolve(inner, f"{path}.{key}".lstrip("."), f"{where}.{key}", folder, files)
+            for key, inner in value.items()
+        }
     if path == "run.metrics":
-        names = value.split(",") if isinstance(value, str) else value
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            return value
-        return [_resolve_name(name.strip(), "metric", folder, where, files) for name in names]
+        return _resolve_metrics(value, where, folder, files)
     section = _FIELDS.get(path) or ("graph" if path.startswith("method.") else None)
     if section is None or not isinstance(value, str):
         return value
     # A text in a method's graph section must be a stage; elsewhere in a method it may be any text.
     return _resolve_name(value, section, folder, where, files, required=path in _FIELDS or ".graph." in path)
+
+
+def _resolve_methods(sections: Mapping[str, Any], folder: Path, files: list[str]) -> dict[str, Any]:
+    """Return the sections [methods.NAME], with method names in place of FILE.py:NAME, also inside them."""
+    changed: dict[str, Any] = {}
+    for key, inner in sections.items():
+        where = f"methods.{key}"
+        name = _resolve_name(key, "method", folder, where, files)
+        if name in changed:
+            raise ConfigError(f"{where}: this is {name!r}, which has a section of its own already; make one of both")
+        changed[name] = _resolve(inner, "", where, folder, files)
+    return changed
+
+
+def _resolve_metrics(value: Any, where: str, folder: Path, files: list[str]) -> Any:
+    """Return metrics with names in place of FILE.py:NAME; a value that is no list of names stays unchanged."""
+    names = value.split(",") if isinstance(value, str) else value
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        return value
+    return [_resolve_name(name.strip(), "metric", folder, where, files) for name in names]
 
 
 def stages_of(settings: Mapping[str, Any]) -> list[Stage]:

@@ -176,16 +176,16 @@ def round_figures(row: Mapping[str, Any]) -> str:
         if figures and figures.get("mean") is not None:
             parts.append(f"{title} {figures['mean']:.3f}")
     if row["groups"]:
-        parts.append(groups_text(row["groups"], " groups"))
+        parts.append(_groups_text(row["groups"]))
     return "  ".join(parts)
 
 
-def groups_text(groups: Mapping[str, Any], word: str = "") -> str:
+def _groups_text(groups: Mapping[str, Any]) -> str:
     """The number of groups, also by verdict if there are verdicts, and their agreement with planted groups."""
     verdicts = ", ".join(f"{count} {verdict}" for verdict, count in (groups.get("verdicts") or {}).items())
     ari = groups["ari"]
     some = f" ({verdicts})" if verdicts else ""
-    return f"{groups['found']}{word}{some}" + (f", ARI {ari:.2f}" if ari is not None else "")
+    return f"{groups['found']} groups{some}" + (f", ARI {ari:.2f}" if ari is not None else "")
 
 
 class _PlainConsole(Console):

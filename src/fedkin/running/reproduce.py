@@ -192,16 +192,8 @@ class _TableRuns:
             cells, self.table.seeds, self.folder_of(part) / "runs", self._kept, self._stage_watchers(part), failed=str
         )
         self.done += len(cells) * len(self.table.seeds)
-        results: dict[str, dict[int, Run]] = {name: {} for name in names}
-        failed: dict[str, str] = {}
-        for name, by_seed in zip(names, outcomes, strict=True):
-            for seed, run in by_seed.items():
-                if isinstance(run, str):
-                    failed.setdefault(name, f"seed {seed}: {run}")
-                else:
-                    results[name][seed] = run
-        ended = {name: by_seed for name, by_seed in results.items() if not {name, split_control(name)[0]} & set(failed)}
-        return FinishedPart(part, base.experiment, ended, chosen, failed)
+        results, failed = _ended_and_failed(dict(zip(names, outcomes, strict=True)))
+        return FinishedPart(part, base.experiment, results, chosen, failed)
 
     def _kept(self, result: Result) -> Run | str:
         if result.folder is not None:
@@ -240,6 +232,22 @@ class _TableRuns:
         return stage_watchers(self.watch, f"{part.name}{stage}", self.done, runs_of(self.table))
 
 
+def _ended_and_failed(
+    outcomes: Mapping[str, Mapping[int, Run | str]],
+) -> tuple[dict[str, dict[int, Run]], dict[str, str]]:
+    """Return (the runs of the rows that ended, why rows failed); a control of a row that failed has not ended."""
+    results: dict[str, dict[int, Run]] = {name: {} for name in outcomes}
+    failed: dict[str, str] = {}
+    for name, by_seed in outcomes.items():
+        for seed, run in by_seed.items():
+            if isinstance(run, str):
+                failed.setdefault(name, f"seed {seed}: {run}")
+            else:
+                results[name][seed] = run
+    ended = {name: by_seed for name, by_seed in results.items() if not {name, split_control(name)[0]} & set(failed)}
+    return ended, failed
+
+
 def _tuned_rows(table: PaperTable) -> list[Row]:
     """The rows with their own tuning."""
     return [row for row in table.rows() if row.tuned_as is None] if table.tune is not None else []
@@ -271,21 +279,23 @@ def claim_value(claim: Claim, results: Mapping[str, Mapping[int, Run]]) -> Added
     The mean is compared client by client; other figures run by run. Less is better for std, variance and bytes.
     """
     assert claim.better is not None
-    runs = results.get(claim.better)
-    others = None if claim.than is None else results.get(claim.than)
-    if runs is None or (claim.than is not None and others is None):
+    if any(name not in results for name in claim.row_names):
         return None
-    if others is not None and claim.figure == "mean":
-        return differences(runs, others)
-    gaps: dict[int, Mapping[str, float]] = {}
-    for seed, run in runs.items():
-        value = run.figures.get(claim.figure)
-        other = 0.0 if others is None else others[seed].figures.get(claim.figure)
-        if value is None or other is None:
-            return None
-        if others is None or claim.figure == "ari":
-            gap = value - other
-        else:
-            gap = other - value if claim.figure in _LESS else run.metric.better(value, other)
-        gaps[seed] = {"": gap}
-    return added(gaps)
+    runs = results[claim.better]
+    if claim.than is None:
+        gaps: dict[int, Any] = {seed: run.figures.get(claim.figure) for seed, run in runs.items()}
+    elif claim.figure == "mean":
+        return differences(runs, results[claim.than])
+    else:
+        gaps = {seed: _gap(claim.figure, run, results[claim.than][seed]) for seed, run in runs.items()}
+    return None if None in gaps.values() else added({seed: {"": gap} for seed, gap in gaps.items()})
+
+
+def _gap(figure: Figure, run: Run, other: Run) -> float | None:
+    """How much better a figure is in one run than in another; None if it is not known in both."""
+    value, others = run.figures.get(figure), other.figures.get(figure)
+    if value is None or others is None:
+        return None
+    if figure == "ari":
+        return value - others
+    return others - value if figure in _LESS else run.metric.better(value, others)

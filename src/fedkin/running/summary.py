@@ -77,12 +77,13 @@ def summary_of(
         "seconds": dict(seconds), "engine": run.engine, "mode": engine.site.mode,
         **({"training_paths": training_paths} if training_paths else {}), "device": run.device, "dtype": run.dtype,
         **({} if run.precision == "float32" else {"precision": run.precision}), "parameters": setup.net.parameters(),
-        "versions": versions(),
-        "machine": {
-            "system": platform.platform(), "processor": platform.machine(), "cores": os.cpu_count(),
-            **({} if run.device == "cpu" else {"gpu": title(torch.device(run.device))}),
-        },
+        "versions": versions(), "machine": _machine(run.device),
     }  # fmt: skip
+
+
+def _machine(device: str) -> dict[str, Any]:
+    machine = {"system": platform.platform(), "processor": platform.machine(), "cores": os.cpu_count()}
+    return machine if device == "cpu" else machine | {"gpu": title(torch.device(device))}
 
 
 def _traffic(records: Records, ids: Iterable[str]) -> dict[str, Any]:
@@ -151,12 +152,10 @@ def cautions(
             f"bodies of nets were computed in {precision}: compare with runs of the same precision, or set "
             "run.precision = 'float32'"
         )
-    warmup, graph = method.get("warmup"), method.get("graph")
-    off = isinstance(graph, Mapping) and graph.get("on") is False
-    if isinstance(warmup, (int, float)) and warmup >= max(1, rounds) and rounds and not off:
+    if _warms_up_to_the_end(method, rounds):
         warnings.append(
-            f"the warm-up of {warmup:g} rounds is not shorter than the run of {rounds}, so what follows it never began "
-            "or had one round: set method.warmup lower or training.rounds higher"
+            f"the warm-up of {method['warmup']:g} rounds is not shorter than the run of {rounds}, so what follows it "
+            "never began or had one round: set method.warmup lower or training.rounds higher"
         )
     losses = [row[metric].get("loss") for row in lines if row.get(metric)]
     if len(losses) == 1 and rounds > 1:
@@ -167,6 +166,12 @@ def cautions(
     if divergence := _divergence(losses, scores):
         warnings.append(divergence)
     return warnings
+
+
+def _warms_up_to_the_end(method: Mapping[str, Any], rounds: int) -> bool:
+    warmup, graph = method.get("warmup"), method.get("graph")
+    off = isinstance(graph, Mapping) and graph.get("on") is False
+    return isinstance(warmup, (int, float)) and 0 < rounds <= warmup and not off
 
 
 def _divergence(losses: Sequence[float | None], scores: Mapping[str, Score]) -> str:

@@ -34,15 +34,22 @@ def figures_of(row: Mapping[str, Any]) -> dict[str, float]:
     mean of each of `run.metrics`; loss (on test samples), unseen/mean, gap; groups/found, /ari, /nmi, /modularity;
     bytes/up and /down of this round; and method/... with the figures of the method.
     """
+
+    def section(name: str) -> Mapping[str, Any]:
+        return row.get(name) or {}
+
+    def named(prefix: str, values: Mapping[str, Any], *names: str) -> dict[str, Any]:
+        return {f"{prefix}/{name}": values.get(name) for name in names}
+
     metric = metric_of(row).name
-    scored, groups, unseen = (row.get(name) or {} for name in (metric, "groups", "unseen"))
-    figures: dict[str, Any] = {f"{metric}/{name}": scored.get(name) for name in ("mean", "worst10")}
+    scored = section(metric)
+    figures = named(metric, scored, "mean", "worst10")
     figures |= {f"{name}/mean": value.get("mean") for name, value in scored.items() if isinstance(value, Mapping)}
-    figures |= {f"metrics/{name}": each.get("mean") for name, each in (row.get("metrics") or {}).items()}
-    figures |= {"loss": scored.get("loss"), "unseen/mean": unseen.get("mean"), "gap": row.get("gap")}
-    figures |= {f"groups/{name}": groups.get(name) for name in ("found", "ari", "nmi", "modularity")}
-    figures |= {f"bytes/{way}": row["bytes"][way] for way in ("up", "down")}
-    figures |= {f"method/{name}": value for name, value in flat(row.get("figures") or {}).items()}
+    figures |= {f"metrics/{name}": each.get("mean") for name, each in section("metrics").items()}
+    figures |= {"loss": scored.get("loss"), **named("unseen", section("unseen"), "mean"), "gap": row.get("gap")}
+    figures |= named("groups", section("groups"), "found", "ari", "nmi", "modularity")
+    figures |= named("bytes", row["bytes"], "up", "down")
+    figures |= {f"method/{name}": value for name, value in flat(section("figures")).items()}
     return {name: float(value) for name, value in figures.items() if _finite(value)}
 
 
@@ -266,7 +273,10 @@ class WandB(PackageTracker):
         # the last seconds before a kill.
         self.last = self.run.starting_step - 1
         self.log_earlier(done)
-        # All rounds were logged again, so the offline files of the interrupted run are no longer needed.
+        self._remove_offline_files()
+
+    def _remove_offline_files(self) -> None:
+        """Remove the offline files of an interrupted run: all of its rounds were logged again."""
         for old in self.place().glob(f"offline-run-*-{self.run.id}") if self.folder is not None else ():
             if old.resolve() != Path(self.run.dir).parent.resolve():
                 shutil.rmtree(old)

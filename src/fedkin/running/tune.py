@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,6 +23,7 @@ from fedkin.running.experiment import Experiment, resolve_changes
 from fedkin.running.grid import Cell, Choice, HoldOut, Runs, Watchers, check_choices, combinations, run_plan, values_of
 from fedkin.running.plugins import own_section
 from fedkin.settings import Span, flat, tunables
+from fedkin.tasks import Metric
 
 __all__ = ["RATE", "Candidate", "Equal", "at_the_border", "best", "plan_choices", "tune"]
 
@@ -114,16 +116,9 @@ class Equal:
         if RATE in ranges:
             if winner.faster is None:
                 return _at(2.0, winner, experiment)
-            rate, *others = (_at(1.0, candidate, experiment)[RATE] for candidate in (winner, *tried))
-            if rate == min(others):
+            if _rate(winner, experiment) == min(_rate(candidate, experiment) for candidate in tried):
                 return _at(0.5, winner, experiment)
-        before = flat(experiment.resolved())
-        for path, end in _ends(before, winner.settings, [candidate.settings for candidate in tried]):
-            value = winner.settings.get(path, before.get(path))
-            beyond = _beyond(ranges[path], value, end) if path != RATE else None
-            if beyond is not None:
-                return {**winner.settings, path: beyond}
-        return None
+        return _beyond_the_ends(ranges, winner, tried, flat(experiment.resolved()))
 
 
 @dataclass(frozen=True)
@@ -147,26 +142,50 @@ class _Grid:
         return None
 
 
+def _rate(candidate: Candidate, experiment: Experiment) -> float:
+    return float(candidate.settings.get(RATE, experiment.training.lr))
+
+
 def _at(factor: float, candidate: Candidate, experiment: Experiment) -> dict[str, Any]:
     """Return the settings of a candidate with its rate times this factor."""
-    return {**candidate.settings, RATE: factor * candidate.settings.get(RATE, experiment.training.lr)}
+    return {**candidate.settings, RATE: factor * _rate(candidate, experiment)}
 
 
 def _value_at(span: Range, share: float) -> Any:
     return span.at(share) if isinstance(span, Span) else span[min(int(share * len(span)), len(span) - 1)]
 
 
+def _beyond_the_ends(
+    ranges: Mapping[str, Range], winner: Candidate, tried: Sequence[Candidate], before: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """Return the winner's settings with one that is at an end of those tried moved beyond it; None if none can move.
+
+    before: the values of settings that a candidate does not change.
+    """
+    for path, end in _ends(before, winner.settings, [candidate.settings for candidate in tried]):
+        value = winner.settings.get(path, before.get(path))
+        beyond = _beyond(ranges[path], value, end) if path != RATE else None
+        if beyond is not None:
+            return {**winner.settings, path: beyond}
+    return None
+
+
 def _beyond(span: Range, value: float, end: str) -> Any:
     """Return the number half-way to this end of a range, or the next of its values; None if there is none."""
-    up = end == "largest"
     if not isinstance(span, Span):
-        rest = sorted(number for number in span if (number > value if up else number < value))
-        return (rest[0] if up else rest[-1]) if rest else None
-    limit = span.high if up else span.low
-    if value >= limit if up else value <= limit:
+        return _next_of(span, value, end)
+    limit = span.low if end == "smallest" else span.high
+    if value <= limit if end == "smallest" else value >= limit:
         return None
     middle = Span(value, limit, span.log).at(0.5)
     return None if middle == value else middle
+
+
+def _next_of(values: Sequence[Any], value: float, end: str) -> Any:
+    """Return the nearest of these values beyond `value` towards this end; None if there is none."""
+    if end == "largest":
+        return min((each for each in values if each > value), default=None)
+    return max((each for each in values if each < value), default=None)
 
 
 def _ends(
@@ -177,14 +196,12 @@ def _ends(
     before: the values of settings that a candidate does not change.
     """
     ends = []
-    for path in {path: None for settings in tried for path in settings}:
+    for path in dict.fromkeys(chain.from_iterable(tried)):
         value, *every = (settings.get(path, before.get(path)) for settings in (chosen, *tried))
-        numbers = [each for each in every if isinstance(each, (int, float))]
-        if isinstance(value, bool) or len(set(numbers)) < 2:
-            continue
-        ends += [
-            (path, end) for end, number in (("smallest", min(numbers)), ("largest", max(numbers))) if value == number
-        ]
+        numbers = {each for each in every if isinstance(each, (int, float))}
+        if len(numbers) > 1 and not isinstance(value, bool):
+            by_end = {"smallest": min(numbers), "largest": max(numbers)}
+            ends += [(path, end) for end, number in by_end.items() if value == number]
     return ends
 
 
@@ -258,44 +275,71 @@ def tune(
         check_choices(search.choices, methods, search.option)
     base = Runs(experiment, data_root, hold=hold)
     metric = base.federation(seeds[0]).task.metric
-    by_method = {name: base.for_method(name) for name in methods}
+    tuning = _Tuning(experiment, search, hold, metric, {name: base.for_method(name) for name in methods})
+    plan = PlanFile(command="tune", methods=list(methods), seeds=list(seeds), hold_out=str(hold), **search.in_plan)
+    results = run_plan(
+        base, tuning.first_cells(), folder, plan, tuning.judge, watch, outputs=tuning.outputs, failed=str,
+        further=tuning.further,
+    )  # fmt: skip
+    return tuning.candidates(results)
 
-    def cell(name: str, settings: Mapping[str, Any], number: int) -> Cell:
-        return Cell(name, settings, by_method[name].trying(settings, search.option), f"{name}-{number}")
 
-    cells: list[Cell] = []
-    for name, runs in by_method.items():
-        cells += [cell(name, settings, number) for number, settings in enumerate(search.settings(runs.experiment))]
+# For each cell, by seed: the metric on held-out data, or why there is none.
+_Outcomes = Sequence[Mapping[int, float | str]]
 
-    def judged(results: list[dict[int, float | str]]) -> dict[str, list[Candidate]]:
-        candidates: dict[str, list[Candidate]] = {name: [] for name in methods}
-        for cell, by_seed in zip(cells, results, strict=True):
-            candidates[cell.method].append(Candidate.of(cell.settings, by_seed.values()))
-        return {name: search.twinned(by_method[name].experiment, tried) for name, tried in candidates.items()}
 
-    def further(results: list[dict[int, float | str]]) -> list[Cell]:
+@dataclass
+class _Tuning:
+    """A tuning. runs: the runs of each method. cells: all cells so far, in the order of their results."""
+
+    experiment: Experiment
+    search: Equal | _Grid
+    hold: HoldOut
+    metric: Metric
+    runs: Mapping[str, Runs]
+    cells: list[Cell] = field(default_factory=list)
+
+    def first_cells(self) -> list[Cell]:
+        """The candidates to begin with."""
+        for name, runs in self.runs.items():
+            for number, settings in enumerate(self.search.settings(runs.experiment)):
+                self.cells.append(self._cell(name, settings, number))
+        return self.cells.copy()
+
+    def further(self, results: _Outcomes) -> list[Cell]:
+        """The candidates to try after these results."""
         more = []
-        for name, tried in judged(results).items():
-            settings = search.further(by_method[name].experiment, tried, metric.higher)
+        for name, tried in self.candidates(results).items():
+            settings = self.search.further(self.runs[name].experiment, tried, self.metric.higher)
             if settings is not None:
-                more.append(cell(name, settings, len(tried)))
-        cells.extend(more)
+                more.append(self._cell(name, settings, len(tried)))
+        self.cells += more
         return more
 
-    def outputs(results: list[dict[int, float | str]]) -> dict[str, bytes]:
-        winners = {name: winner for name, tried in judged(results).items() if (winner := best(tried, metric.higher))}
-        means = {name: winner.mean for name, winner in winners.items()}
-        return {
-            "tuned.toml": tomli_w.dumps(_tuned(experiment, winners)).encode(),
-            reading.VALIDATION: json_bytes({"hold_out": str(hold), "means": means}),
-        }
+    def _cell(self, name: str, settings: Mapping[str, Any], number: int) -> Cell:
+        return Cell(name, settings, self.runs[name].trying(settings, self.search.option), f"{name}-{number}")
 
-    def kept(result: Result) -> float | str:
-        value = (result.summary["unseen" if hold.what == "clients" else metric.name] or {}).get("mean")
+    def judge(self, result: Result) -> float | str:
+        """The mean on held-out data, or why there is none."""
+        value = (result.summary["unseen" if self.hold.what == "clients" else self.metric.name] or {}).get("mean")
         return "nothing that was held out could be judged" if value is None else float(value)
 
-    plan = PlanFile(command="tune", methods=list(methods), seeds=list(seeds), hold_out=str(hold), **search.in_plan)
-    return judged(run_plan(base, cells, folder, plan, kept, watch, outputs=outputs, failed=str, further=further))
+    def candidates(self, results: _Outcomes) -> dict[str, list[Candidate]]:
+        """The candidates of each method with their results."""
+        candidates: dict[str, list[Candidate]] = {name: [] for name in self.runs}
+        for cell, by_seed in zip(self.cells, results, strict=True):
+            candidates[cell.method].append(Candidate.of(cell.settings, by_seed.values()))
+        return {name: self.search.twinned(self.runs[name].experiment, tried) for name, tried in candidates.items()}
+
+    def outputs(self, results: _Outcomes) -> dict[str, bytes]:
+        """The files with the best candidates."""
+        found = {name: best(tried, self.metric.higher) for name, tried in self.candidates(results).items()}
+        winners = {name: winner for name, winner in found.items() if winner is not None}
+        means = {name: winner.mean for name, winner in winners.items()}
+        return {
+            "tuned.toml": tomli_w.dumps(_tuned(self.experiment, winners)).encode(),
+            reading.VALIDATION: json_bytes({"hold_out": str(self.hold), "means": means}),
+        }
 
 
 def plan_choices(plan: PlanFile) -> list[Choice] | Equal:
