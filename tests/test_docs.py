@@ -86,6 +86,14 @@ def test_pages_that_code_and_presets_name_are_there() -> None:
     assert [one for one in sorted(named) if not (ROOT / one[1]).exists()] == []
 
 
+def test_the_tests_that_the_page_on_security_names_are_there() -> None:
+    named = set(re.findall(r"`(test_\w+)`", (DOCS / "network-security.md").read_text(encoding="utf-8")))
+    folder = ROOT / "tests" / "network"
+    tests = "\n".join(file.read_text(encoding="utf-8") for file in sorted(folder.rglob("*.py")))
+    assert len(named) > 30
+    assert [name for name in sorted(named) if f"def {name}(" not in tests] == []
+
+
 def test_links_that_lead_nowhere_are_seen() -> None:
     text = (
         "[a](data.md) [b](dta.md) [c](data.md#images) [d](data.md#idd) [e](../README.md) `docs/data.md` `docs/dta.md`"

@@ -243,7 +243,7 @@ def advise(
     kind: str | None = options.TABLE_KIND,
     leave_out: str = options.TABLE_LEAVE_OUT,
     together: str | None = typer.Option(
-        None, help="A column, such as the patient: rows with the same value stay together.", metavar="COLUMN"
+        None, help="A column, such as the patient: rows with the same value stay in one fold.", metavar="COLUMN"
     ),
     budget: float | None = typer.Option(
         None,

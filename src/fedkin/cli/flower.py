@@ -96,7 +96,7 @@ def _node(
 
 @flower.command("leave")
 def _leave(state: Path = typer.Option(..., help="The folder of the `fedkin flower node` that leaves.")) -> None:
-    """Leave a running federation: its data count no more from the next round on. Ctrl-C of `node` only pauses.
+    """Leave a running federation: from the next round on its data do not count. Ctrl-C of `node` only pauses.
 
     Examples:
     fedkin flower leave --state a

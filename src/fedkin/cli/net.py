@@ -157,7 +157,7 @@ def _invite(
     ca: Path = typer.Option(..., help="Certificate of the CA (PEM)."),
     server: str | None = typer.Option(None, metavar="NAME=ADDRESS", help="Who aggregates, and its address."),
     router: str | None = typer.Option(
-        None, metavar="NAME=ADDRESS", help="Who passes sealed messages on, if nobody can be dialled."
+        None, metavar="NAME=ADDRESS", help="Who passes encrypted messages on, if nobody has an open port."
     ),
     members: list[str] = typer.Option(
         [], "--member", help="A participant; with an address if others dial it. May be repeated."
@@ -390,7 +390,7 @@ def _leave(
     revoked: Path | None = _REVOKED,
     state: Path | None = STATE,
 ) -> None:
-    """Leave a running federation: its data count no more from the next round on. Ctrl-C of `join` only pauses.
+    """Leave a running federation: from the next round on its data do not count. Ctrl-C of `join` only pauses.
 
     Examples:
     fedkin net leave join.toml --key north.key

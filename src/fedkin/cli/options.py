@@ -24,7 +24,7 @@ EXPERIMENT = typer.Argument(None, help="Experiment file (TOML), or a preset's na
 SET = typer.Option(
     [], "--set", help="Change a setting: section.field=value; A.B= unsets it. May be repeated.", metavar="A.B=C"
 )
-ROOT = typer.Option(None, help="Folder that holds the data sets (default: data; with --resume, as before).")
+ROOT = typer.Option(None, help="Folder that holds the data sets (default: data, or that of a resumed run).")
 OUT = typer.Option(None, help="Folder for the records (default: a new one under runs/).")
 RESUME = typer.Option(None, help="Continue what is in this folder.", metavar="DIR")
 JSON = typer.Option(False, "--json", help="Print the figures as JSON, and nothing else.")

@@ -36,7 +36,7 @@ YES = _consent_option(False, "--yes", help="Do not ask for consent to what will 
 EPSILON = _consent_option(None, min=0, help="With \\[privacy]: the largest epsilon over all runs here.")
 STATE = typer.Option(None, help="Folder of its states (default: NAME-state beside the join file).")
 UNSEEN = typer.Option(
-    False, "--unseen", help="Take no part: it is only evaluated, and takes a model home; needs network.newcomers."
+    False, "--unseen", help="Never train: it is only evaluated, and gets a model; needs network.newcomers."
 )
 DEVICE = typer.Option("cpu", help="Where to train: cpu, cuda, cuda:1.")
 

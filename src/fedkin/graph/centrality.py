@@ -20,7 +20,7 @@ _BATCH = 64
 
 
 def degree(a: Any) -> Array:
-    """Return the number of neighbours, divided by n - 1.
+    """Return each client's number of neighbours, divided by n - 1: [n] in [0, 1].
 
     >>> degree(np.array([[0, 1, 1], [1, 0, 0], [1, 0, 0]]))
     array([1. , 0.5, 0.5])
@@ -30,9 +30,9 @@ def degree(a: Any) -> Array:
 
 
 def closeness(a: Any) -> Array:
-    """Return ((r - 1) / (n - 1)) * (r - 1) / sum of distances to the r - 1 clients that can be reached.
+    """Return ((r - 1) / (n - 1)) * (r - 1) / sum of distances to the r - 1 others that a client reaches: [n] in [0, 1].
 
-    The equation is that of Wasserman and Faust (1994).
+    The equation is that of Wasserman and Faust (1994); a distance is a number of edges.
 
     >>> closeness(np.array([[0, 1, 1], [1, 0, 0], [1, 0, 0]])).round(3)
     array([1.   , 0.667, 0.667])

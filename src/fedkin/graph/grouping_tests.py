@@ -461,8 +461,8 @@ class Placement:
 def place(signature: Signature, verdicts: Verdicts) -> Placement:
     """Test a new client against every group.
 
-    A "same" group, or a client alone, is compared in every block; a "shares" group only in the look of each class; an
-    "offsets" group only in what remains without a shift of all classes.
+    A "same" group, or a client alone, is compared in every block; a "shares" group only in its class means; an
+    "offsets" group only in what remains of these without a shift of all classes.
 
     >>> import numpy as np
     >>> from fedkin.graph import Plan, Spread, find, sign

@@ -33,7 +33,7 @@ _LEAST_P = 1e-12
 
 @dataclass(frozen=True)
 class Doubt:
-    """The evidence that a member has drifted: its looks so far, and S_t of this module.
+    """The evidence that a member has drifted. looks: their number so far, t. sum: S_t (see `fedkin.graph.holding`).
 
     >>> Doubt().value, round(Doubt().after(1e-6).value)
     (1.0, 2620)
@@ -44,11 +44,11 @@ class Doubt:
 
     @property
     def value(self) -> float:
-        """M_t; at 1 / alpha or above, the member counts as drifted."""
+        """The evidence M_t, 1 before the first look; at 1 / alpha or above, the member counts as drifted."""
         return self.sum + 1 / (self.looks + 1)
 
     def after(self, p: float) -> Doubt:
-        """Return the doubt after one more look with this p-value."""
+        """Return the doubt after one more look with this p-value, from 0 to 1."""
         t = self.looks + 1
         return Doubt(t, calibrated(p) * (self.sum + 1 / (t * (t + 1))))
 
@@ -68,7 +68,8 @@ def calibrated(p: float) -> float:
 def look(before: Doubt, new: Signature, group: Signature, verdict: str, alpha: float) -> Doubt:
     """Return the doubt after a look at a member's new samples.
 
-    group: the signature of all earlier samples of its members. verdict: of the group.
+    group: the signature of all earlier samples of its members. verdict: of the group ("same", "shares", "offsets" or
+    "alone"). alpha: the level of `find`.
 
     >>> import numpy as np
     >>> from fedkin.graph import Plan, Spread, sign

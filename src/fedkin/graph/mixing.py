@@ -180,7 +180,11 @@ def collaboration_weights(
     s: Any, own: int, *, gamma: Any = None, trust: Any = None,
     mu1: float = 0.5, mu2: float = 0.1, beta: float = 0.5, eps: float = 1e-6,
 ) -> Array:  # fmt: skip
-    """Return the w [n] that minimises the objective above, exactly.
+    """Return the row w [n] of collaboration weights that one peer learns (MAPL, Eq. 7-9), solved exactly.
+
+    It minimises -mu1 sum_j gamma_j s_j w_j + mu2 (beta |w / sqrt(trust)|_2 - log(1 - w_own + eps)), with w at least 0
+    and of sum 1. s: similarities [n] to the peers and, at the index `own`, to itself. gamma, trust: confidences [n] in
+    each peer (None: 1). Raises GraphError for numbers that are not finite, and for a negative weight or confidence.
 
     The degree depends on w_own alone, so that at the optimum its gradient acts like a lower similarity of the peer
     with itself, by lambda = mu2 / (deg + eps). For a given lambda, `norm_regularised` gives the optimal w. Its w_own

@@ -230,7 +230,9 @@ def _mask(owned: Any, shape: tuple[int, ...], match: str) -> Any:
 
 
 def minimum(u: Any, v: Any = None) -> Array:
-    """Return the minimum over pairs of centres of |u_r - v_s|_2 (FLT, Algorithm 1).
+    """Return the minimum over pairs of centres of |u_r - v_s|_2 (FLT, Algorithm 1): [n, n], or [n, m] to the sets `v`.
+
+    u, v: sets of centres, [n, k, d] or a list of [k_i, d].
 
     >>> minimum([[[0.0], [5.0]], [[6.0], [9.0]]])
     array([[0., 1.],
@@ -240,7 +242,7 @@ def minimum(u: Any, v: Any = None) -> Array:
 
 
 def matching(u: Any, v: Any = None) -> Array:
-    """Return sqrt(min over matchings of sum_r |u_r - v_pi(r)|_2^2) / k (FLT, released code).
+    """Return sqrt(min over matchings of sum_r |u_r - v_pi(r)|_2^2) / k (FLT, released code); arguments as in `minimum`.
 
     If sizes differ, the smaller set is matched into the larger, and k is the smaller size. Unmatched centres are
     ignored, so that a client with few centres can be near a client with more. scipy's assignment solver makes the
@@ -283,10 +285,10 @@ _FEWEST = 8
 
 
 def pca(x: Any, new: Any = None, *, dims: int = 2) -> Array:
-    """Project on the `dims` principal components of `x`, centred on the mean of `x`.
+    """Project `new` [m, d] (default: `x` [n, d]) on the `dims` principal components of `x`: [m, dims].
 
-    The sign of a component makes its largest entry positive. If `x` has fewer components than `dims`, the other
-    coordinates are 0.
+    The origin is the mean of `x`. The sign of a component makes its largest entry positive. If `x` has fewer components
+    than `dims`, the other coordinates are 0.
 
     >>> pca([[0.0, 0.0], [2.0, 0.0], [4.0, 0.0]], dims=1).ravel() + 0.0
     array([-2.,  0.,  2.])
@@ -307,6 +309,7 @@ def umap(
 ) -> Array:
     """Embed with UMAP (McInnes et al. 2018), by umap-learn on one thread: near points stay near, others move apart.
 
+    x [n, d]: the points that are fitted; new [m, d]: points to place among them (default: x). Returns [m, dims].
     neighbours: at most n - 1 are used. With fewer than 8 distinct points, or fewer than dims + 3, `pca` is used.
     Raises ConfigError when umap-learn is not installed.
 

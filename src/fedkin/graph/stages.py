@@ -149,7 +149,9 @@ def _accepted(function: Callable[..., Any], keywords: Mapping[str, Any]) -> dict
 
 
 def similarity_stage(spec: str) -> Callable[[Any], Array]:
-    """Return a function from vectors [n, d] (or sets of vectors) to similarity [n, n] of at most 1.
+    """Return a function from vectors [n, d] to similarity [n, n] of at most 1.
+
+    spec: "cosine", "dot", "l1", "l2", "rbf", "rbf:GAMMA" or the name of a user's stage; raises ConfigError for others.
 
     >>> similarity_stage("l2")([[0.0], [1.0], [3.0]]).round(2)
     array([[0. , 1. , 0. ],
@@ -160,7 +162,10 @@ def similarity_stage(spec: str) -> Callable[[Any], Array]:
 
 
 def sparsify_stage(spec: str) -> Callable[..., Matrix]:
-    """Return a function (S) from similarity [n, n] to affinity: symmetric, zero diagonal.
+    """Return a function (S) from similarity [n, n] to affinity: symmetric, at least 0, zero diagonal.
+
+    spec: "none", "epsilon:E", "knn:K", "mutual:K", "gamma:auto", "gamma:D" or the name of a user's stage; raises
+    ConfigError for others.
 
     >>> sparsify_stage("knn:1")(np.array([[1.0, 0.5, 0.3], [0.5, 1.0, 0.4], [0.3, 0.4, 1.0]]))
     array([[0. , 0.5, 0. ],
@@ -173,6 +178,10 @@ def sparsify_stage(spec: str) -> Callable[..., Matrix]:
 def groups_stage(spec: str) -> Callable[..., Labels]:
     """Return a function (A, seed=, resolution=, planted=, vectors=, signatures=) to canonical labels [n].
 
+    spec: "louvain", "leiden", "components", "hierarchical", "hierarchical:N", "kmeans:N", "same", "same:ALPHA",
+    "single", "alone", "planted" or the name of a user's stage (`fedkin.graph.stages` explains them); raises ConfigError
+    for others.
+
     >>> groups_stage("components")(np.eye(2))
     array([0, 1])
     """
@@ -180,7 +189,10 @@ def groups_stage(spec: str) -> Callable[..., Labels]:
 
 
 def control_stage(spec: str) -> Callable[..., Matrix]:
-    """Return a function (A, seed=0, planted=None) from a learned affinity [n, n] to its control; "none" returns A.
+    """Return a function (A, seed=0, planted=None) from a learned affinity [n, n] to its control.
+
+    spec: "none" (A itself), "random", "uniform", "oracle", "shuffled", "self" or the name of a user's stage; raises
+    ConfigError for others.
 
     >>> control_stage("oracle")(np.zeros((2, 2)), planted=["a", "a"])
     array([[0., 1.],

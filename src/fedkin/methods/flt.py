@@ -650,7 +650,12 @@ class Flt(Taskonomy):
     """Clients send centres of encoded samples once; the server makes a graph and groups, and averages along these.
 
     k: number of centres that a client sends, at most its number of distinct samples. encoder: makes the codes. graph:
-    how centres become graph and groups. average, stale, aggregate, regroup_changed, regroup_every: see Taskonomy.
+    how centres become graph and groups.
+
+    average: inside "groups" (Case II) or over "neighbours" (Case I). stale: clients that did not take part enter the
+    averages with the model that they have. aggregate: as in FedAvg. regroup_changed: after so many flags of changed
+    data, these clients send centres again, and groups are made again (None: never). regroup_every: every so many rounds
+    all clients do so (None: never).
     """
 
     name = "flt"

@@ -50,7 +50,7 @@ def run(
     model: a name, also FILE.py:CLASS; a Model; a torch module, or a (body, head) pair of them (training starts from
     their values); a class of modules, or a function of the task that makes either (initialised from the seed).
     head: the name of the submodule that is the head of a single module, such as "fc"; default: its last Linear.
-    rounds: the number of rounds, instead of the one in `training` (100 if neither is given).
+    rounds: the number of rounds, instead of the one in `training` (100 if neither is given). seed: of all draws.
     training: local optimisation (Training or its fields); settings: fields of RunSettings (the default mode is "fast").
     faults: what goes wrong in the run, fields of Faults: {"dropout": 0.3} loses three of ten exchanges.
     privacy: noise on what clients send, fields of Privacy: {"clip": 1.0, "noise": 5.0}; see docs/privacy.md.
@@ -61,6 +61,8 @@ def run(
     else ten plain lines on standard error.
     trackers: trackers of the figures of every round: "tensorboard", "mlflow", "wandb", or your own Tracker objects.
     out: folder for the records. An interrupted run in this folder is resumed, and a finished one is read.
+
+    Raises ConfigError for settings that are wrong or do not fit the federation, RunError for a folder with another run.
 
     >>> import fedkin
     >>> fed = fedkin.federate("digits", "rotated-masked", clients=4, seed=0)
