@@ -51,7 +51,8 @@ def test_the_best_of_methods_that_were_tuned_is_chosen_on_validation() -> None:
     choice = f"by validation (20% of the training samples), the best of 2 methods is {best}"
     assert choice in " ".join(result.split())
     page = Path("c/report.html").read_text()
-    assert f"{METHODS[best].title}, chosen of 2 methods other than Local and FedAvg on validation (20% of the training samples)" in page
+    chosen = "chosen of 2 methods other than Local and FedAvg on validation (20% of the training samples)"
+    assert f"{METHODS[best].title}, {chosen}" in page
     assert "too good on average" not in page
     # The same after a stop, and not for other settings than those that were judged.
     assert choice in " ".join(said("compare", "--resume", "c").split())

@@ -220,8 +220,9 @@ def test_names_that_are_neither_texts_nor_whole_numbers_are_refused(role: str, k
     table = frame()
     day = pd.to_datetime(table["day"], unit="D")
     values = day.dt.to_period("M") if kind == "period" else pd.cut(table["age"], 3)
+    roles: Any = {"target": "died", "client": "hospital", role: "who"}
     with pytest.raises(DataError, match=f"column 'who': expected texts or whole numbers, got .*{kind}"):
-        Federation.from_frame(table.assign(who=values), **{"target": "died", "client": "hospital", role: "who"})
+        Federation.from_frame(table.assign(who=values), **roles)
 
 
 def test_a_number_too_large_to_be_one_is_named() -> None:

@@ -278,7 +278,8 @@ def kinds_of(table: pa.Table, categories: Sequence[str] = ()) -> dict[str, Colum
         stored = _plain(table.schema.field(name).type)
         kinds[name] = "category" if name in categories or _is_text(stored) else "number"
         if kinds[name] == "number" and name_of_type(stored) == "texts":
-            raise DataError(f"column {name!r}: expected numbers, texts, dates or booleans, got {stored}; make texts of it, or leave it out")
+            how = "make texts of it, or leave it out"
+            raise DataError(f"column {name!r}: expected numbers, texts, dates or booleans, got {stored}; {how}")
     return kinds
 
 

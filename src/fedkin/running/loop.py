@@ -15,7 +15,7 @@ from fedkin.analysis.embeddings import measure
 from fedkin.engines import ENGINES, Engine, Outcome, Score, Setup
 from fedkin.engines.accounting import Clock
 from fedkin.engines.client_list import facts_of
-from fedkin.engines.failures import TooFew, with_method_location
+from fedkin.engines.failures import TooFew, blaming
 from fedkin.errors import ConfigError, RunError
 from fedkin.federation import Federation
 from fedkin.folders import locked
@@ -77,19 +77,16 @@ def execute(
     check_measures(every)
     tracking = Tracking([*run.trackers, *trackers], folder)
     records = Records(folder)
-    engine = (make or ENGINES[run.engine])(replace(setup, engine=run, measures=every))
+    with blaming(setup.method):
+        engine = (make or ENGINES[run.engine])(replace(setup, engine=run, measures=every))
     try:
         try:
-            loop = _Loop(engine, run, records, tracking, watcher, begun, settings)
-            loop.begin(name)
-            loop.run_rounds()
-            summary = loop.end(name, scenario or engine.all_clients.name)
-            models = engine.models()
-        except Exception as error:
-            explained = with_method_location(error, engine.setup.method)
-            if explained is error:
-                raise
-            raise explained from error.__cause__ or error
+            with blaming(engine.setup.method):
+                loop = _Loop(engine, run, records, tracking, watcher, begun, settings)
+                loop.begin(name)
+                loop.run_rounds()
+                summary = loop.end(name, scenario or engine.all_clients.name)
+                models = engine.models()
         finally:
             engine.close()
         final = engine.setup
