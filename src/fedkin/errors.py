@@ -69,14 +69,14 @@ class OnlyMean(NoField, MethodError):
         return str(self.args[0])
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def nearest(word: object, known: Iterable[str]) -> str:
     """The hint to append to "unknown name": the closest known names, or all known names if none is close.
 
     >>> nearest("louvian", ["louvain", "leiden"])
     "did you mean 'louvain'?"
     """
     names = sorted(known)
-    close = get_close_matches(word, names, n=2, cutoff=0.6)
+    close = get_close_matches(str(word), names, n=2, cutoff=0.6)
     if close:
         return "did you mean " + " or ".join(repr(name) for name in close) + "?"
     return f"known: {first_few(names, 40)}" if names else "there are none"

@@ -15,7 +15,7 @@ from advised import BENCH, A, federation
 from fedkin.advice import Advice, PartnerValues, Plan, advise
 from fedkin.advice.choice import Estimate, Marks
 from fedkin.advice.partners import Coalition, coalitions_of, interval, shapes_of, worth_of
-from fedkin.federation import Federation
+from fedkin.federation import Federation, Task
 from fedkin.keys import rng
 from support import present
 
@@ -118,6 +118,19 @@ def planted() -> Federation:
 @pytest.fixture(scope="module")
 def found(planted: Federation) -> Advice:
     return advise(planted, BENCH, Plan(folds=3, rates=(1.0,)), partners=3)
+
+
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        (Task(2, (3,), "risk"), "gain in ROC-AUC [90%], in points"),
+        (Task.regression(1, (3,)), "fall in squared error [90%]"),
+    ],
+)
+def test_the_head_says_which_way_is_better(task: Task, said: str) -> None:
+    advice = Advice.__new__(Advice)
+    vars(advice)["task"] = task
+    assert advice.heads[3] == said
 
 
 @pytest.mark.slow

@@ -121,6 +121,54 @@ class Trains(FedAvg):
         return Message(params=fitted.params, n=client.size)
 
 
+WRONG: Any = int
+
+
+class Forgets(FedAvg):
+    name: ClassVar[str] = "forgets"
+
+    def round(self, server: Any, sampled: Any) -> Any:
+        replies = Ask("train", {id: Message(params=server.initial) for id in sampled})
+        return list(replies.items())  # type: ignore[attr-defined]  # here
+
+
+class Counts(FedAvg):
+    name: ClassVar[str] = "counts"
+
+    def start(self, server: Any) -> None:
+        self.rounds = 0  # here
+
+
+class Equips(FedAvg):
+    name: ClassVar[str] = "equips"
+
+    def equip(self, net: Any, task: Any, seed: Any) -> Any:
+        raise KeyError("projection")  # here
+
+
+class Refuses(FedAvg):
+    name: ClassVar[str] = "refuses"
+
+    def check(self, federation: Any) -> None:
+        raise KeyError("groups")  # here
+
+
+class Declares(FedAvg):
+    name: ClassVar[str] = "declares"
+
+    @phase(params=NET, n=WRONG)  # here
+    def train(self, client: Any, message: Message) -> Any:
+        return message
+
+
+class Infinite(FedAvg):
+    name: ClassVar[str] = "infinite"
+
+    @phase(params=NET, n=COUNT)  # here
+    def train(self, client: Any, message: Message) -> Any:
+        return Message(params={name: value / 0 for name, value in message.params.items()}, n=client.size)
+
+
 class Alone(PeerMethod):
     name: ClassVar[str] = "alone"
 
@@ -148,6 +196,12 @@ def line_of(part: Any) -> str:
         (Bare, "a flow yields Fit or Infer, got None: a bare yield", None),
         (Unknown, "a client's flow yields Fit or Infer, got int", None),
         (Shape, "every message was refused, the first, of 'site-e', because params: body.1.weight: expected", None),
+        (Infinite, "every message was refused, the first, of 'site-e', because params: body.1.weight: 1,000 of", None),
+        (Forgets, "object has no attribute 'items': write `answer = yield from Ask(...)`", AttributeError),
+        (Counts, "fields are settings, which do not change: keep values in `client.state`", None),
+        (Equips, "KeyError: 'projection'", KeyError),
+        (Refuses, "KeyError: 'groups'", KeyError),
+        (Declares, "phase 'train' declares n as <class 'int'>; expected forms of fedkin.forms", None),
         (Returns, "must return a Message, got dict", None),
         (Silent, "a server's round yields Ask, and this one never yields", None),
         (Typo, "no phase 'trian': declare the method of that name with @phase; did you mean 'train'?", None),

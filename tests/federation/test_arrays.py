@@ -109,6 +109,8 @@ def test_held_out_by_seed_and_id_alone() -> None:
         ({"x": [[1.0], [1.0, 2.0]]}, "x: expected one array, got list"),
         ({"x": np.array([[0, 0]] * 4 + [[0, np.nan]] * 4)}, "x: row 4, of client 'a', holds NaN or an inf"),
         ({"x": np.array([[np.inf, 0]] + [[0, 0]] * 7)}, "x: row 0, of client 'b', holds NaN"),
+        ({"x": np.array([[1e300, 0]] + [[0, 0]] * 7)}, r"x: row 0, of client 'b', .* \(with 32 bits\)"),
+        ({"y": [1e300] + [0.0] * 7, "kind": "regression"}, r"y: row 0, of client 'b', .* \(with 32 bits\)"),
         ({"y": [0, 1]}, r"y: expected shape \[8\], one value per sample, got \[2\]"),
         ({"y": np.zeros((8, 1), int)}, r"y: expected shape \[8\], one value per sample, got \[8, 1\]"),
         ({"y": np.zeros(8)}, "y: expected whole numbers 0..C-1, got dtype float64"),

@@ -40,6 +40,15 @@ def test_relabel_and_reorder() -> None:
         federation.relabel({"a": "b"})
 
 
+def test_a_client_is_shown_in_a_line() -> None:
+    assert repr(client()).startswith("Client(id='a', train=Samples(4 of shape (2,)), test=Samples(2 of shape (2,)), ")
+
+
+def test_an_id_that_is_no_text_is_answered_with_one() -> None:
+    with pytest.raises(KeyError, match="1 is no client; ids are texts, such as '1'"):
+        Federation([client("1")], TASK)[1]  # type: ignore[index]
+
+
 def test_rows_of_a_shared_array() -> None:
     x, y = torch.arange(20).reshape(10, 2).to(torch.uint8), torch.arange(10) % 3
     part = Samples(x, y, torch.tensor([7, 2, 9]), Scale((1.0, 2.0), (2.0, 4.0), 1.0))
@@ -63,6 +72,7 @@ def test_scale_is_per_channel() -> None:
 
 
 NAN = torch.tensor([[0.0, float("nan")], [0.0, 0.0]])
+LARGE = torch.tensor([[0.0, 1e300], [0.0, 0.0]], dtype=torch.float64)
 
 
 @pytest.mark.parametrize(
@@ -83,6 +93,7 @@ NAN = torch.tensor([[0.0, float("nan")], [0.0, 0.0]])
         ([client(train=samples(rows=torch.tensor([0, 4])))], r"'a': training rows 0..4 are outside 0..3"),
         ([client(test=samples(rows=torch.tensor([-1])))], r"'a': test rows -1..-1 are outside"),
         ([client(test=samples(2, x=NAN))], "'a': test inputs hold NaN or infinite values"),
+        ([client(test=samples(2, x=LARGE))], "'a': test inputs hold NaN or infinite values"),
         ([client(train=samples(2, x=NAN / 0))], "'a': training inputs hold NaN"),
     ],
 )  # fmt: skip

@@ -214,6 +214,17 @@ def test_inputs_do_not_depend_on_units(unit: float) -> None:
         torch.testing.assert_close(first[id].train.inputs(slice(None)), other[id].train.inputs(slice(None)))
 
 
+@pytest.mark.parametrize("role", ["client", "group", "split"])
+@pytest.mark.parametrize("kind", ["period", "interval"])
+def test_names_that_are_neither_texts_nor_whole_numbers_are_refused(role: str, kind: str) -> None:
+    table = frame()
+    day = pd.to_datetime(table["day"], unit="D")
+    values = day.dt.to_period("M") if kind == "period" else pd.cut(table["age"], 3)
+    roles: Any = {"target": "died", "client": "hospital", role: "who"}
+    with pytest.raises(DataError, match=f"column 'who': expected texts or whole numbers, got .*{kind}"):
+        Federation.from_frame(table.assign(who=values), **roles)
+
+
 def test_a_number_too_large_to_be_one_is_named() -> None:
     whole = frame()
     whole.loc[5, "age"] = np.finfo(float).max

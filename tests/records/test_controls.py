@@ -83,7 +83,9 @@ def test_what_communication_adds_by_hand(tmp_path: Path) -> None:
     console = Console(width=80)
     with console.capture() as printed:
         console.print(comparison(comparison_rows(results)))
-    assert " adds " in printed.get()
+    shown_text = " ".join(printed.get().split())
+    assert " adds " in shown_text
+    assert "NAME@self, in which clients exchange nothing with each other" in shown_text
     folders = [r.folder for by_seed in results.values() for r in by_seed.values() if r.folder is not None]
     page = collect(folders)
     shown = {row["label"]: row["adds"] for row in page["table"]}

@@ -277,7 +277,7 @@ def test_of_equal_means_the_method_that_says_why_is_told_of(tmp_path: Path) -> N
     for order in (runs, runs[::-1]):
         data = collect(order)
         assert data["table"][0]["mean"] == data["table"][1]["mean"]
-        assert data["sentence"].startswith("With Kin, chosen of 2 methods")
+        assert data["sentence"].startswith("With Kin, chosen of 2 methods other than Local and FedAvg on")
         assert data["runs"][data["shown"]]["method"] == "kin"
 
 

@@ -158,6 +158,8 @@ def test_clients_that_are_not_known_are_refused_with_those_that_are(tmp_path: Pa
     models = fedkin.load(tmp_path / "own")
     with pytest.raises(ConfigError, match=r"client: no 'elsewhere' in this run; known: site-"):
         models.predict(np.zeros((1, 5)), "elsewhere")
+    with pytest.raises(ConfigError, match=r"client: no 1 in this run; known: site-"):
+        models.predict(np.zeros((1, 5)), 1)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"client: each client has its own model, so name one; known: site-"):
         models.predict(np.zeros((1, 5)))
     fedkin.run("fedavg", fed, rounds=1, training=PLAN, out=tmp_path / "one")

@@ -239,9 +239,9 @@ class Advice:
     @property
     def heads(self) -> list[str]:
         """The heads of `rows`."""
-        metric = self.task.metric.title
-        unit = ", in points" if self.task.metric.share else ""
-        gain = f"gain in {metric} [{LEVEL:.0%}]{unit}"
+        metric = self.task.metric
+        gain = f"{'gain' if metric.higher else 'fall'} in {metric.title} [{LEVEL:.0%}]"
+        gain += ", in points" if metric.share else ""
         return ["client", "has", "advice", gain, "one model for all", "on test samples"]
 
     def _text(self, one: Estimate | Difference | None, comparisons: int = 1) -> str:

@@ -44,8 +44,30 @@ def with_method_location(error: Exception, method: object) -> Exception:
         return error
     if explained:
         return type(error)(f"{place}{error}")
-    kind = "" if isinstance(error, NoField) else f"{type(error).__name__}: "
-    return MethodError(f"{place}{kind}{error_text(error)}")
+    return MethodError(f"{place}{_said(error)}")
+
+
+@contextmanager
+def method_errors(method: object) -> Iterator[None]:
+    """Raise an error of the method's own code in one line with its place, as `with_method_location` does."""
+    try:
+        yield
+    except Exception as error:
+        explained = with_method_location(error, method)
+        if explained is error:
+            raise
+        raise explained from error.__cause__ or error
+
+
+def _said(error: Exception) -> str:
+    """The error in a line, with the remedy for two frequent mistakes: a request without answer, and state in `self`."""
+    if isinstance(error, NoField):
+        return error_text(error)
+    if "type=frozen_instance" in str(error):
+        return "a method's fields are settings, which do not change: keep values in `client.state` or `server.state`"
+    request = type(getattr(error, "obj", None)).__name__
+    remedy = f": write `answer = yield from {request}(...)`" if request in _REQUESTS else ""
+    return f"{type(error).__name__}: {error_text(error)}{remedy}"
 
 
 def place_of(flow: Any) -> str:

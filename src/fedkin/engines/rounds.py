@@ -167,15 +167,16 @@ class Exchange:
         return failures
 
     def _stop_if_all(self, count: int, failures: Sequence[Failure], inbox: Inbox) -> None:
-        """Raise the first error if all clients have failed, or if the form of every message was refused."""
+        """Raise the first error if all clients have failed, or if every message was refused."""
         if inbox.unsent and self.setup.engine.errors == "stop":
             raise next(iter(inbox.unsent.values()))
         raise_if_all(count, failures, inbox.unsent)
         if 1 < inbox.sent == len(inbox.refused) and not self.setup.faults.garbage:
-            sender, phase, reason = inbox.refused[0]
+            sender, phase, problem = inbox.refused[0]
+            remedy = "; declare what this phase sends: @phase(...), or `shares`" if problem.kind == "form" else ""
             raise MethodError(
                 f"{place_in(self.setup.method, phase)}round {inbox.round}, phase {phase!r}: every message was refused, "
-                f"the first, of {sender!r}, because {reason}; declare what this phase sends: @phase(...), or `shares`"
+                f"the first, of {sender!r}, because {problem.words}{remedy}"
             )
 
 

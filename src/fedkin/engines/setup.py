@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from inspect import Parameter, Signature, getattr_static, signature
 from types import FunctionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
@@ -19,7 +19,7 @@ from fedkin.engines.privacy import Privacy, noised_in
 from fedkin.errors import ConfigError, MethodError, imported
 from fedkin.federation import Federation, Task
 from fedkin.flow import AnyMethod, Method, PeerMethod, ServerMethod
-from fedkin.forms import Context, Fields, Weights
+from fedkin.forms import Context, Fields, Form, Weights
 from fedkin.graph.network import check_network
 from fedkin.keys import key, rng
 from fedkin.learning.devices import checked
@@ -109,7 +109,10 @@ _PHASE = ("self", "client", "message")
 
 @cache
 def check_calls(kind: type[Method]) -> None:
-    """Raise MethodError if a function of this method class does not accept the arguments that fedkin passes."""
+    """Raise MethodError if a function of this method class does not accept the arguments that fedkin passes.
+
+    Also if the field of a message is declared as something else than a form.
+    """
     base = ServerMethod if issubclass(kind, ServerMethod) else PeerMethod
     calls = {
         name: tuple(signature(part).parameters)
@@ -124,6 +127,16 @@ def check_calls(kind: type[Method]) -> None:
             raise MethodError(
                 f"{place_in(kind, name)}{name!r} takes {got}; expected {name}({', '.join(expected)}), as it is called"
             )
+    for phase, fields in _declared_fields(kind):
+        if odd := [f"{name} as {form!r}" for name, form in fields.items() if not isinstance(form, Form)]:
+            wanted = "expected forms of fedkin.forms, such as COUNT"
+            raise MethodError(f"{place_in(kind, phase)}phase {phase!r} declares {', '.join(odd)}; {wanted}")
+
+
+def _declared_fields(kind: type[Method]) -> list[tuple[str, Fields]]:
+    """Return (phase, declared fields) of all messages that clients send, one for each way to send a message."""
+    phases = kind.shares if issubclass(kind, PeerMethod) else cast("type[ServerMethod]", kind).phases()
+    return [(phase, fields) for phase in phases for fields in kind.declared(phase) or ()]
 
 
 def _unlike_signature(function: object, count: int) -> str | None:
@@ -229,20 +242,16 @@ class Setup:
         most, private = int(self.engine.message_limit_mb * 2**20), self.privacy.signature_epsilon is not None
         return Context(self.method, net, self.task, self.engine.largest_n, most, asked or {}, private)
 
-    def _sent_fields(self) -> list[Fields]:
-        """Return the declared fields of all messages that clients send, one dict for each way to send a message."""
-        phases = self.method.shares if isinstance(self.method, PeerMethod) else self.method.phases()
-        return [fields for phase in phases for fields in self.method.declared(phase) or ()]
-
     def sent_buffers(self, net: Net) -> list[str]:
         """Return the names of the buffers of a net in the messages that clients send."""
-        forms = [form.bare for fields in self._sent_fields() for form in fields.values()]
+        forms = [form.bare for _, fields in _declared_fields(type(self.method)) for form in fields.values()]
         sent = {name for form in forms if isinstance(form, Weights) for name in form.names(net)}
         return [name for name in net.initial if name in sent and name not in net.trainable]
 
     def _check_signatures(self) -> None:
         """Raise ConfigError if the method's clients send no signatures."""
-        if isinstance(self.method, PeerMethod) or not any(map(noised_in, self._sent_fields())):
+        sent = [fields for _, fields in _declared_fields(type(self.method))]
+        if isinstance(self.method, PeerMethod) or not any(map(noised_in, sent)):
             raise ConfigError(
                 f"privacy.signature_epsilon: clients of method {self.method.name!r} send no signature; leave it out, "
                 "or choose a method with groups from tests, such as kin"
@@ -255,7 +264,7 @@ class Setup:
             raise ConfigError(
                 f"privacy.secure_sums: method {self.method.name!r} has no server that could sum; leave it out"
             )
-        forms = [form for fields in self._sent_fields() for form in fields.values()]
+        forms = [form for _, fields in _declared_fields(type(self.method)) for form in fields.values()]
         if forms and not any(form.is_parameters for form in forms):
             raise ConfigError(
                 f"privacy.secure_sums: clients of method {self.method.name!r} send no parameters, and what they send "

@@ -321,15 +321,15 @@ class Inbox:
     """The checks of the receivers in one exchange, and what became of the messages.
 
     requests: by expected sender, the message that it answers (empty between peers). phases: the phase of each receiver;
-    other participants do not receive. sent: the number of messages. refused: (sender, phase, reason) of messages with
-    an invalid form, which hint at a mistake of the method. unsent: by sender, why its message could not be sent.
+    other participants do not receive. sent: the number of messages. refused: (sender, phase, problem) of messages that
+    do not fit. unsent: by sender, why its message could not be sent.
     """
 
     def __init__(
         self, validator: Validator, round: int, turn: int, requests: Mapping[str, Message], phases: Mapping[str, str]
     ) -> None:
         self.validator, self.round, self.turn, self.requests, self.phases = validator, round, turn, requests, phases
-        self.sent, self.refused = 0, list[tuple[str, str, str]]()
+        self.sent, self.refused = 0, list[tuple[str, str, Problem]]()
         self.unsent: dict[str, Exception] = {}
         self.pairs: set[tuple[str, str]] = set()  # (sender, receiver) of each message so far
         # The last message and what is wrong with it: a peer's message to many neighbours is checked once.
@@ -347,8 +347,7 @@ class Inbox:
             self.problem = self.validator.problem(sender, phase, message, self.requests[sender])
         if self.problem is None:
             return None
-        if self.problem.kind == "form":
-            self.refused.append((sender, envelope.phase, self.problem.words))
+        self.refused.append((sender, envelope.phase, self.problem))
         return Undelivered(Missing.REFUSED, self.problem.words)
 
     def _stale(self, envelope: Envelope) -> str:

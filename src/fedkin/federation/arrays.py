@@ -74,11 +74,17 @@ def which_test(split: Any, where: str, count: int) -> Flags:
 
 
 def need_finite(values: Tensor, where: str, owner: Names | None) -> None:
-    """Raise DataError for NaN or infinite values, naming the first such row and its client."""
-    if values.is_floating_point() and not bool(torch.isfinite(values).all()):
-        row = int(torch.nonzero(~torch.isfinite(values))[0, 0])
+    """Raise DataError for values that are not finite with 32 bits, naming the first such row and its client."""
+    if values.is_floating_point() and not is_finite(values):
+        row = int(torch.nonzero(~torch.isfinite(values.float()))[0, 0])
         whose = "" if owner is None else f", of client {str(owner[row])!r},"
-        raise DataError(f"{where}: row {row}{whose} holds NaN or an infinite value; expected finite numbers")
+        what = "NaN or an infinite value (with 32 bits)"
+        raise DataError(f"{where}: row {row}{whose} holds {what}; expected finite numbers")
+
+
+def is_finite(values: Tensor) -> bool:
+    """Whether all values are finite with the 32 bits of a net."""
+    return bool(torch.isfinite(values.float()).all())
 
 
 def targets_of(y: Any, owner: Names, classes: int | None, kind: Kind, shape: Shape) -> tuple[Task, npt.NDArray[Any]]:

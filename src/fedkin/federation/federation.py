@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedkin.errors import DataError
-from fedkin.federation.arrays import clients_of
+from fedkin.federation.arrays import clients_of, is_finite
 from fedkin.federation.datasets import clients_of_datasets
 from fedkin.federation.inputs import codes_in, parts, shape_of
 from fedkin.federation.samples import Change, Client, Samples, Scale, hash_of
@@ -72,6 +72,8 @@ class Federation(Mapping[str, Client]):
             raise DataError("no client takes part: all of them are unseen")
 
     def __getitem__(self, id: str) -> Client:
+        if id not in self._clients:
+            raise KeyError(f"{id!r} is no client; ids are texts, such as {next(iter(self))!r}")
         return self._clients[id]
 
     def __iter__(self) -> Iterator[str]:
@@ -321,8 +323,8 @@ def _check_finite(place: str, array: Tensor, checked: set[tuple[int, int]]) -> N
     stored = (array.data_ptr(), array.numel())
     if array.is_floating_point() and stored not in checked:
         checked.add(stored)
-        if not bool(torch.isfinite(array).all()):
-            raise DataError(f"{place} hold NaN or infinite values")
+        if not is_finite(array):
+            raise DataError(f"{place} hold NaN or infinite values (with 32 bits)")
 
 
 def _check_targets(where: str, targets: Tensor, task: Task) -> None:
@@ -330,7 +332,7 @@ def _check_targets(where: str, targets: Tensor, task: Task) -> None:
     if shape != task.target_shape:
         raise DataError(f"{where} targets have shape {shape}, those of a {task.kind} task {task.target_shape}")
     if task.kind == "regression":
-        if not targets.is_floating_point() or not bool(torch.isfinite(targets).all()):
+        if not targets.is_floating_point() or not is_finite(targets):
             raise DataError(f"{where} targets must be finite numbers of a floating type, got {targets.dtype}")
         return
     if targets.dtype != torch.int64:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedkin.errors import DataError
-from fedkin.federation.inputs import CODES, Inputs, check_parts, map_arrays, parts
+from fedkin.federation.inputs import CODES, Inputs, check_parts, map_arrays, parts, shape_of
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,9 @@ class Samples:
 
     def __post_init__(self) -> None:
         check_parts(self.x, len(self.y))
+
+    def __repr__(self) -> str:
+        return f"Samples({len(self)} of shape {shape_of(self.x)})"
 
     def __len__(self) -> int:
         # len() of a tensor takes several times as long.

@@ -204,7 +204,7 @@ def _check_columns(columns: list[str], named: Sequence[tuple[str, str]], where: 
 def _names(table: pa.Table, name: str, where: str) -> Names:
     """[n] a column as texts; raises DataError where one is missing."""
     kind = table.schema.field(name).type
-    if pa.types.is_temporal(kind) or pa.types.is_nested(kind):
+    if not _is_text(kind) and name_of_type(kind) not in ("numbers", "true and false", "nothing"):
         raise DataError(f"{where}: column {name!r}: expected texts or whole numbers, got {kind}")
     values, place = codes(table, name)
     if pa.types.is_floating(kind) and any(not value.lstrip("-").isdigit() for value in values):
@@ -278,7 +278,8 @@ def kinds_of(table: pa.Table, categories: Sequence[str] = ()) -> dict[str, Colum
         stored = _plain(table.schema.field(name).type)
         kinds[name] = "category" if name in categories or _is_text(stored) else "number"
         if kinds[name] == "number" and name_of_type(stored) == "texts":
-            raise DataError(f"column {name!r}: expected numbers, texts, dates or booleans, got {stored}; leave it out")
+            how = "make texts of it, or leave it out"
+            raise DataError(f"column {name!r}: expected numbers, texts, dates or booleans, got {stored}; {how}")
     return kinds
 
 

@@ -127,7 +127,7 @@ def _legend(rows: Sequence[Mapping[str, Any]], heads: Container[str], metric: Me
     few = any(row["surely"]["few"] for row in rows if row.get("surely"))
     meaning = {
         "gain": f"gain: {metric.title} {'above' if metric.higher else 'better than'} training alone (Local)",
-        "adds": "adds: the method minus NAME@self, which exchanges nothing",
+        "adds": "adds: the method minus NAME@self, in which clients exchange nothing with each other",
         "hurt": "hurt: share of clients worse off than alone",
         "surely": "surely: clients that gain/are hurt/cannot be told apart" + "/have too few samples" * few,
         "gap": "gap: how much worse unseen clients do",

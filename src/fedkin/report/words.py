@@ -117,7 +117,7 @@ def sentence(about: Subject) -> str:
     """Sentences: which clients gain with the method, its groups, and what it chose."""
     head = f"With {about.title}"
     if about.candidates > 1:
-        head += f", chosen of {about.candidates} methods on {about.chosen_on}"
+        head += f", chosen of {about.candidates} methods other than Local and FedAvg on {about.chosen_on}"
     parts = [f"{head}: {_who_gains(about)}", _groups(about.runs), *_choices(about.runs, leads=len(about.runs) == 1)]
     return " ".join(f"{part[:1].upper()}{part[1:]}." for part in parts if part)
 

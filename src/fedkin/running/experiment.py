@@ -22,6 +22,7 @@ from fedkin.data.scenarios import Scenario
 from fedkin.data.sources import SOURCES, Source
 from fedkin.engines import ENGINES, Faults, Privacy, Setup
 from fedkin.engines.client_list import Roster
+from fedkin.engines.failures import method_errors
 from fedkin.engines.setup import EngineSettings, check_calls
 from fedkin.errors import ConfigError, nearest
 from fedkin.federation import Federation
@@ -442,15 +443,18 @@ class Experiment:
         """Return the setup for a runner; raises ConfigError for settings that do not fit the federation."""
         self.training.count(len(federation.at(1).seen))
         check_calls(type(self.method))
-        self.method.check(federation)
+        with method_errors(self.method):
+            self.method.check(federation)
         run = self.run
         check_trackers(run.trackers)
         check_precision(run.precision, opened(run.device))
         net, nets = nets_for(self.model, federation, run.seed, run.torch_dtype, run.precision)
         check_padding(self.data, dict.fromkeys([net, *(nets or {}).values()]))
-        setup = Setup(
-            self.method, federation, net, self.training, run.seed, run, nets, faults=self.faults, privacy=self.privacy
-        )
+        with method_errors(self.method):
+            setup = Setup(
+                self.method, federation, net, self.training, run.seed, run, nets,
+                faults=self.faults, privacy=self.privacy,
+            )  # fmt: skip
         return setup if data_root is None else replace(setup, public=public_from(data_root))
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from fedkin.analysis.embeddings import measure
 from fedkin.engines import ENGINES, Engine, Outcome, Score, Setup
 from fedkin.engines.accounting import Clock
 from fedkin.engines.client_list import facts_of
-from fedkin.engines.failures import TooFew, with_method_location
+from fedkin.engines.failures import TooFew, method_errors
 from fedkin.errors import ConfigError, RunError
 from fedkin.federation import Federation
 from fedkin.folders import locked
@@ -77,9 +77,10 @@ def execute(
     check_measures(every)
     tracking = Tracking([*run.trackers, *trackers], folder)
     records = Records(folder)
-    engine = (make or ENGINES[run.engine])(replace(setup, engine=run, measures=every))
+    with method_errors(setup.method):
+        engine = (make or ENGINES[run.engine])(replace(setup, engine=run, measures=every))
     try:
-        with _closed(engine):
+        with closing(engine), method_errors(setup.method):
             loop = _Loop(engine, run, records, tracking, watcher, begun, settings)
             loop.begin(name)
             loop.run_rounds()
@@ -100,20 +101,6 @@ def execute(
         loop.outcome, StoredModels(folder) if folder is not None and kept else models, folder,
         tuple(engine.all_clients.unseen), records.all_graphs(), records.facts, outcomes_of(records.metric, loop.scores),
     )  # fmt: skip
-
-
-@contextmanager
-def _closed(engine: Engine) -> Iterator[None]:
-    """Close the engine at the end; an error in the user's method gets its location."""
-    try:
-        yield
-    except Exception as error:
-        explained = with_method_location(error, engine.setup.method)
-        if explained is error:
-            raise
-        raise explained from error.__cause__ or error
-    finally:
-        engine.close()
 
 
 def _model_context(setup: Setup, model: Model | None) -> ModelContext | None:
