@@ -30,6 +30,7 @@ from fedkin.engines.masks import KEY_BYTES, SHARE_BYTES, FixedPoint, KeyPair, Wo
 from fedkin.errors import ConfigError, MethodError
 from fedkin.flow import Mean, Message, Method, Params
 from fedkin.forms import Bytes, Each, Fields, Integer, Shaped, Weights
+from fedkin.learning.aggregate import as_params
 from fedkin.learning.net import Net
 
 STEPS = KEYS, SHARES, MASKED, SURVIVORS, UNMASK = (
@@ -479,14 +480,8 @@ class GroupSum:
         """Return the mean of the members' parameters, shaped like `initial`; raises MethodError for zero weight."""
         if not self.weight > 0:
             raise MethodError(f"a weighted mean with weights that sum to {self.weight:g}")
-        means, at, result = torch.from_numpy(self.total / self.weight), 0, dict[str, Tensor]()
-        for name, tensor in initial.items():
-            if tensor.is_floating_point():
-                part = means[at : at + tensor.numel()]
-                result[name], at = part.reshape(tensor.shape).to(tensor.dtype), at + tensor.numel()
-            else:
-                result[name] = torch.stack([reply["counters"][name] for reply in self.replies.values()]).amax(0)
-        return result
+        counters = [reply.get("counters", {}) for reply in self.replies.values()]
+        return as_params(self.total / self.weight, initial, counters)
 
     @property
     def weight(self) -> float:

@@ -669,9 +669,7 @@ def sign(plan: Plan, x: Any, y: Any = None, *, ordered: bool = True) -> Signatur
     >>> list(one.blocks), one.cells.means.shape, len(one.to_bytes()) < 4096
     (['x', 'xy', 'y'], (10, 32), True)
     """
-    x = as_samples(x)
-    if x.shape[1] != plan.dim:
-        raise GraphError(f"x: a sample has {x.shape[1]} numbers; the plan was made for {plan.dim}")
+    x = samples_of(plan, x)
     y = targets_of(plan, y, len(x))
     to_x, to_xy, to_cells, phases = plan.maps
     cosines = (np.cos(x @ to_x + phases) * np.sqrt(2 / plan.features)).astype(np.float64)
@@ -685,6 +683,14 @@ def sign(plan: Plan, x: Any, y: Any = None, *, ordered: bool = True) -> Signatur
         blocks["y"] = Moments.of(plan.shares(y), effect=effect, seed=plan.seed)
         cells = _cells((x @ to_cells).astype(np.float64) / np.sqrt(plan.projections), kinds, effect, plan)
     return Signature(len(x), blocks, cells, plan.key, flags)
+
+
+def samples_of(plan: Plan, x: Any) -> Any:
+    """Samples as float32 [n, d]; raises GraphError if the plan was made for others."""
+    x = as_samples(x)
+    if x.shape[1] != plan.dim:
+        raise GraphError(f"x: a sample has {x.shape[1]} numbers; the plan was made for {plan.dim}")
+    return x
 
 
 def targets_of(plan: Plan, y: Any, n: int) -> Any:

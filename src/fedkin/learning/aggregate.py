@@ -242,7 +242,7 @@ def aggregated(
     floats = _float_names(models[0])
     x, w = np.stack([_vector(model, floats) for model in models]), np.array([float(weights[id]) for id in ids])
     centre = np.median(x, axis=0) if start is None else _vector(start, floats)
-    return _as_params(combine(_Inputs(x, w / w.sum(), centre, number)), models)
+    return as_params(combine(_Inputs(x, w / w.sum(), centre, number)), models[0], models)
 
 
 def _float_names(params: Params) -> list[str]:
@@ -254,10 +254,10 @@ def _vector(params: Params, names: list[str]) -> Array:
     return np.asarray(torch.cat(flat).numpy() if flat else np.zeros(0))
 
 
-def _as_params(vector: Array, models: Sequence[Params]) -> dict[str, Tensor]:
-    """Undo `_vector` of the first model; tensors that are not floats take the largest value of the models."""
+def as_params(vector: Array, like: Params, models: Sequence[Params]) -> dict[str, Tensor]:
+    """Parameters shaped like these, with the float tensors from one vector, and the largest counters of the models."""
     values, at, params = torch.from_numpy(vector), 0, dict[str, Tensor]()
-    for name, tensor in models[0].items():
+    for name, tensor in like.items():
         if tensor.is_floating_point():
             part = values[at : at + tensor.numel()]
             params[name], at = part.reshape(tensor.shape).to(tensor.dtype), at + tensor.numel()

@@ -56,11 +56,6 @@ def _positive_part(mixing: Any) -> Any:
     return positive / positive.sum(1, keepdims=True)
 
 
-def _product(matrix: Any, rows: Tensor) -> Tensor:
-    dense = isinstance(matrix, np.ndarray)
-    return torch.from_numpy(matrix) @ rows if dense else torch.from_numpy(matrix @ rows.numpy())
-
-
 def mixed(models: Sequence[Params], mixing: Any, trainable: Collection[str] | None = None) -> list[dict[str, Tensor]]:
     """Model k becomes sum_l mixing[k, l] model_l, all from the old models, which have the same names and shapes.
 
@@ -80,7 +75,10 @@ def mixed(models: Sequence[Params], mixing: Any, trainable: Collection[str] | No
         old = torch.stack([model[name] for model in models])
         if old.is_floating_point():
             weights = mixing if trainable is None or name in trainable else average
-            old = _product(weights, old.reshape(len(old), -1).double()).to(old.dtype).reshape(old.shape)
+            rows = old.reshape(len(old), -1).double()
+            dense = isinstance(weights, np.ndarray)
+            rows = torch.from_numpy(weights) @ rows if dense else torch.from_numpy(weights @ rows.numpy())
+            old = rows.to(old.dtype).reshape(old.shape)
         for k, row in enumerate(old):
             new[k][name] = row.clone()
     return new
