@@ -374,11 +374,15 @@ class LocalSite(Site):
         for job, result in self.executor.collect() if running else ():
             assert not isinstance(job, ScoreJob)
             flow = running.pop(job.id)
-            if isinstance(result, FedkinError):
-                self.failures.note(result, job.id, phase)
+            try:
+                if isinstance(result, FedkinError):
+                    raise result
+                self.work.add(job, result, self.operations.per_sample(job))
+                answer = self._attacked(job, result, phase)
+            except Exception as error:
+                self.failures.note(error, job.id, phase)
                 continue
-            self.work.add(job, result, self.operations.per_sample(job))
-            yield flow, self._attacked(job, result, phase)
+            yield flow, answer
 
     def _advance(self, running: Running, answer: Any) -> bool:
         """Resume a flow; returns True if it requests another job, and False if it shares or has ended."""
