@@ -83,7 +83,7 @@ def _checked(name: str, value: Any) -> Any:
         return value
     if isinstance(value, np.ndarray):
         raise MethodError(f"{name}: arrays travel as torch tensors; wrap it in torch.from_numpy")
-    if isinstance(value, Mapping) or value is None or isinstance(value, (str, bool, int, float)):
+    if isinstance(value, Mapping | str | bool | int | float | None):
         return value
     if isinstance(value, (list, tuple)):
         if any(isinstance(item, (Tensor, Mapping)) for item in value):

@@ -337,7 +337,7 @@ class Integers(Form):
     rising: bool = False
 
     def check(self, value: Any, context: Context, lengths: dict[str, int]) -> None:
-        if not isinstance(value, (list, tuple)) or any(type(item) is not int for item in value):
+        if not isinstance(value, (list, tuple)) or not set(map(type, value)) <= {int}:
             raise Problem("form", f"expected a list of whole numbers, got {kind_of(value)}")
         if not fits(len(value), self.dim, context, lengths):
             raise Problem("form", f"a list of {len(value)} is not as long as the others")

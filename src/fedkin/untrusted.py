@@ -129,13 +129,17 @@ def _within_limits(loads: Callable[[str], Any], text: str) -> Any:
                 inside += one.values()
             elif isinstance(one, list):
                 inside += one
-            elif isinstance(one, str):
-                if _IN_NO_TEXT.search(one):
-                    raise Refused(f"{escaped(one, 40)!r} holds a character that no text has")
-            elif isinstance(one, int) and not -(2**63) <= one < 2**64:
-                raise Refused(f"a whole number of {one.bit_length()} bits; expected at most 64")
+            else:
+                _check_value(one)
         level, depth = inside, depth + 1
     return value
+
+
+def _check_value(value: Any) -> None:
+    if isinstance(value, str) and _IN_NO_TEXT.search(value):
+        raise Refused(f"{escaped(value, 40)!r} holds a character that no text has")
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        raise Refused(f"a whole number of {value.bit_length()} bits; expected at most 64")
 
 
 # -- arrays ---------------------------------------------------------------------------------------------------
@@ -231,20 +235,24 @@ def parquet_in(path: Path, lists: Collection[str] = ()) -> pa.Table:
             raise Refused(f"column {escaped(field.name, 40)!r}: expected numbers or texts, got {field.type}")
     # Parquet stores a repeated text once: read it in that form, and count its bytes before repeating it.
     with parquet.ParquetFile(place, read_dictionary=texts) as file:
-        metadata = file.metadata
-        # Do not read the metadata of single columns: if they are damaged, pyarrow ends the process.
-        groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
-        rows, stored = (sum(getattr(one, name) for one in groups) for name in ("num_rows", "total_byte_size"))
-        need = max(8 * rows * len(schema), stored)
-        if need > limit or rows != metadata.num_rows:
-            raise Refused(f"it says that it holds {rows} rows in {need / 1e9:.1f} GB; too much for a file of its size")
+        _check_size(file.metadata, limit)
         # The lengths of lists are known only after reading, so read a few rows at a time.
-        few = lists and rows
+        few = lists and file.metadata.num_rows
         table = pa.Table.from_batches(list(within(file.iter_batches(256), limit))) if few else file.read()
     table.validate(full=True)
     for name in texts:
         table = _with_plain_texts(table, name, limit)
     return table
+
+
+def _check_size(metadata: Any, limit: int) -> None:
+    """Raise Refused for a Parquet file that says that it holds more bytes than the limit, or contradicts itself."""
+    # Do not read the metadata of single columns: if they are damaged, pyarrow ends the process.
+    groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
+    rows, stored = (sum(getattr(one, name) for one in groups) for name in ("num_rows", "total_byte_size"))
+    need = max(8 * rows * metadata.num_columns, stored)
+    if need > limit or rows != metadata.num_rows:
+        raise Refused(f"it says that it holds {rows} rows in {need / 1e9:.1f} GB; too much for a file of its size")
 
 
 def within(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:

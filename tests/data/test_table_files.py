@@ -12,11 +12,11 @@ import pytest
 from pyarrow import parquet
 from pydantic import ValidationError
 
-from fedkin.data.table_files import CsvFormat, code_like, column_notes, is_number_like, read_csv, read_parquet
+from fedkin.data.table_files import DETECTED, CsvFormat, code_like, column_notes, is_number_like, read_csv, read_parquet
 from fedkin.untrusted import Refused
 
 
-def read(path: Path, delimiter: str = ",", written: CsvFormat | None = None, **columns: Any) -> pa.Table:
+def read(path: Path, delimiter: str = ",", written: CsvFormat = DETECTED, **columns: Any) -> pa.Table:
     roles = {name: columns.pop(name) for name in ("coded", "untyped") if name in columns}
     rows = max(map(len, columns.values()))
     with (path / "t.csv").open("w", newline="", encoding="utf-8") as file:

@@ -56,6 +56,25 @@ def test_what_is_no_phase_is_refused() -> None:
             clients.flow(id, name, Message())
 
 
+def test_a_loss_whose_operations_cannot_be_counted_is_a_failure_of_that_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clients, id = clients_of()
+    clients.turn_to(1)
+    counted = clients.operations.per_sample
+
+    def refused(job: Any) -> float:
+        if job.id == id:
+            raise ValueError("this loss takes no made-up batch")
+        return counted(job)
+
+    monkeypatch.setattr(clients.operations, "per_sample", refused)
+    offer = Message(params=clients.setup.net.initial)
+    replies = dict(clients.replies("train", dict.fromkeys(sorted(clients.clients), offer)))
+    assert sorted(replies) == sorted(set(clients.clients) - {id})
+    assert [(failure.id, failure.phase) for failure in clients.failed()] == [(id, "train")]
+
+
 def test_one_client_is_checkpointed_and_restored_alone() -> None:
     clients, id = clients_of()
     other = sorted(clients.clients)[1]

@@ -128,14 +128,21 @@ def _download(file: File, place: Path, say: Callable[[str], None]) -> None:
     part.replace(place)
 
 
-def _received(url: str, part: Path, say: Callable[[str], None]) -> None:
-    """Download what `part` still lacks of the file at `url`."""
-    have = part.stat().st_size if part.exists() else 0
+def _opened(url: str, have: int) -> http.client.HTTPResponse:
+    """Ask for a file from this byte on."""
     headers = {"User-Agent": "fedkin"}
     if have:
         headers["Range"] = f"bytes={have}-"
+    request = urllib.request.Request(url, headers=headers)
+    answer: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=_WAIT)
+    return answer
+
+
+def _received(url: str, part: Path, say: Callable[[str], None]) -> None:
+    """Download what `part` still lacks of the file at `url`."""
+    have = part.stat().st_size if part.exists() else 0
     try:
-        answer = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=_WAIT)
+        answer = _opened(url, have)
     except urllib.error.HTTPError as error:
         if error.code != _GONE or not have:
             raise
@@ -145,9 +152,9 @@ def _received(url: str, part: Path, say: Callable[[str], None]) -> None:
         mode, goes_on = "ab", "goes on, "
     else:
         mode, goes_on, have = "wb", "", 0
-    length = answer.headers.get("Content-Length")
-    say(f"{url}: {goes_on}{int(length):,} bytes" if length else url)
-    end = have + int(length or 0)
+    length = int(answer.headers.get("Content-Length", 0))
+    say(f"{url}: {goes_on}{length:,} bytes" if length else url)
+    end = have + length
     with answer, part.open(mode) as file:
         while piece := answer.read(_CHUNK):
             have += len(piece)

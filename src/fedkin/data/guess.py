@@ -94,13 +94,17 @@ def _target_of(y: npt.NDArray[Any], path: Path) -> str | None:
     if y.dtype.kind not in "buif" or y.ndim not in (1, 2) or (y.dtype.kind != "f" and y.ndim == 1):
         return None
     whole = bool((y % 1 == 0).all())
-    if whole and y.ndim == 2 and y.shape[1] > 1 and (y >= 0).all() and (y.sum(1) == 1).all():
+    if whole and _is_one_hot(y):
         raise ConfigError(f"{path}: array y has a column for each class; store their numbers: y.argmax(1)")
     if whole and y.size == len(y) and len(np.unique(y)) <= CLASSES:
         shape = f"{y.dtype} {list(y.shape)}"
         raise ConfigError(f"{path}: array y holds whole numbers as {shape}; store classes as whole numbers [n] "
                           "(y.ravel().astype(int)), or say --kind regression")  # fmt: skip
     return "regression"
+
+
+def _is_one_hot(y: npt.NDArray[Any]) -> bool:
+    return bool(y.ndim == 2 and y.shape[1] > 1 and (y >= 0).all() and (y.sum(1) == 1).all())
 
 
 def _scale(x: torch.Tensor) -> dict[str, list[float]]:
@@ -137,15 +141,16 @@ def choose_columns(
     Without `target`: the only column of classes that is not in `but`, else "label". Images: the first such column.
     Token ids: "input_ids", else the only column with lists of whole numbers.
     """
-
-    def only(role: Role, name: str, but: Collection[str | None]) -> str | None:
-        found = [each for each in roles if roles[each] == role and each not in but]
-        return found[0] if len(found) == 1 else name if name in (roles if role == "classes" else found) else None
-
-    target = target or only("classes", "label", but)
+    target = target or _only(roles, "classes", but, "label" if "label" in roles else None)
     image = next((name for name, role in roles.items() if role == "image" and name != target), None)
-    ids = only("ids", "input_ids", (*_BESIDE, target))
+    ids = _only(roles, "ids", (*_BESIDE, target), "input_ids" if roles.get("input_ids") == "ids" else None)
     return target, image, ids
+
+
+def _only(roles: Mapping[str, Role], role: Role, but: Collection[str | None], otherwise: str | None) -> str | None:
+    """The only column with this role that is not in `but`."""
+    columns = [name for name in roles if roles[name] == role and name not in but]
+    return columns[0] if len(columns) == 1 else otherwise
 
 
 def is_saved(folder: Path) -> bool:

@@ -14,7 +14,7 @@ from scipy import stats
 
 from fedkin.data.sources.tables import all_rare_columns, unnamed_codes
 from fedkin.data.table_files import column_notes, is_number_like
-from fedkin.federation.table_encoding import Encoded, Reading, codes, encoded, numbers, texts
+from fedkin.federation.table_encoding import Encoded, Reading, codes, encoded, numbers
 
 Kind = Literal[
     "id", "constant", "text", "missing", "leak", "duplicates", "few", "drift", "skew", "scale", "codes", "rare",
@@ -112,6 +112,18 @@ class _Column(NamedTuple):
         """The known values of a number."""
         return np.zeros(0) if self.values is None else self.values[~np.isnan(self.values)]
 
+    @property
+    def is_measured(self) -> bool:
+        """Whether it is a number with decimals, or a time."""
+        return self.values is not None and (pa.types.is_floating(self.stored) or pa.types.is_temporal(self.stored))
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many rows have a value, and how many values differ."""
+        if self.values is None:
+            return int(self.often.sum()), len(self.texts)
+        return len(self.known), len(np.unique(self.known))
+
 
 def inspect(table: pa.Table, reading: Reading, where: str = "frame") -> Inspection:
     """Facts and findings of a table. Raises DataError as `fedkin.federation.table_encoding.encoded` does."""
@@ -164,25 +176,19 @@ def _facts(table: pa.Table, arrays: Encoded) -> Iterator[ClientFacts]:
 
 def _column_findings(table: pa.Table, column: _Column) -> Iterator[Finding]:
     """Ids, constants, numbers written as texts, mostly missing values."""
-    name, rows, category = column.name, table.num_rows, column.values is None
-    if category:
-        known, different = int(column.often.sum()), len(column.texts)
-    else:
-        known, different = len(column.known), len(np.unique(column.known))
+    name, rows, (known, different) = column.name, table.num_rows, column.counts
     if known < (1 - _MISSING) * rows:
         yield Finding("missing", f"column {name!r} is empty in {1 - known / rows:.0%} of the rows", (name,))
     if different < 2:
-        one = next((text for text in texts(table, name) if text is not None), "")
-        what = f"{one!r} in every row" if known else "empty"
+        what = f"{next(iter(codes(table, name)[0]), '')!r} in every row" if known else "empty"
         yield Finding("constant", f"column {name!r} is {what}: it says nothing; leave it out", (name,))
-    elif category or not (pa.types.is_floating(column.stored) or pa.types.is_temporal(column.stored)):
-        if different == known >= 20:
-            what = "it looks like a number of the row or person; leave it out"
-            yield Finding("id", f"column {name!r} differs in every row: {what}", (name,))
-        elif category and name not in column_notes(table):
-            yield from _numbers_as_text(column)
+    elif different == known >= 20 and not column.is_measured:
+        what = "it looks like a number of the row or person; leave it out"
+        yield Finding("id", f"column {name!r} differs in every row: {what}", (name,))
+    elif column.values is None and name not in column_notes(table):
+        yield from _numbers_as_text(column)
     if note := column_notes(table).get(name):
-        yield Finding("text" if category else "written", f"column {name!r}: {note}", (name,))
+        yield Finding("text" if column.values is None else "written", f"column {name!r}: {note}", (name,))
 
 
 def _numbers_as_text(column: _Column) -> Iterator[Finding]:
@@ -406,18 +412,21 @@ def _persons(table: pa.Table, reading: Reading, arrays: Encoded, useless: set[st
     no_persons = {reading.target, reading.client, reading.time, reading.group} | useless
     for name in [name for name in table.column_names if name not in no_persons]:
         kind = table.schema.field(name).type
-        if pa.types.is_floating(kind) or pa.types.is_temporal(kind) or pa.types.is_nested(kind):
-            continue
-        column = _Column.of(table, name, "category")
-        place, count = column.place, len(column.texts)
-        if count < _PERSONS or not _FEW_ROWS[0] <= table.num_rows / count <= _FEW_ROWS[1]:
-            continue
-        known, repeated = place >= 0, column.often > 1
-        both = np.intersect1d(place[known & is_test], place[known & ~is_test])
-        if len(both) and repeated.sum() >= _PERSONS and _at_one_client(column, client)[repeated].mean() > _AT_ONE:
-            what = f"{len(both)} of the {count} values of column {name!r} are in training and in test"
-            advice = f"if it names persons, keep their rows together (person = {name!r})"
-            yield Finding("person", f"{what}: {advice}", (name,))
+        if not (pa.types.is_floating(kind) or pa.types.is_temporal(kind) or pa.types.is_nested(kind)):
+            yield from _person(_Column.of(table, name, "category"), is_test, client)
+
+
+def _person(column: _Column, is_test: npt.NDArray[np.bool_], client: Labels) -> Iterator[Finding]:
+    """Find out whether the column may name persons; is_test, client: of each row."""
+    name, place, count = column.name, column.place, len(column.texts)
+    if count < _PERSONS or not _FEW_ROWS[0] <= len(place) / count <= _FEW_ROWS[1]:
+        return
+    known, repeated = place >= 0, column.often > 1
+    both = np.intersect1d(place[known & is_test], place[known & ~is_test])
+    if len(both) and repeated.sum() >= _PERSONS and _at_one_client(column, client)[repeated].mean() > _AT_ONE:
+        what = f"{len(both)} of the {count} values of column {name!r} are in training and in test"
+        advice = f"if it names persons, keep their rows together (person = {name!r})"
+        yield Finding("person", f"{what}: {advice}", (name,))
 
 
 def _at_one_client(column: _Column, client: Labels) -> npt.NDArray[np.bool_]:
@@ -434,7 +443,7 @@ def _unlike_clients(inputs: list[_Column], arrays: Encoded) -> Iterator[Finding]
     large = {id: rows for id, rows in sorted(arrays.columns.rows.items()) if len(rows) >= _COMPARED}
     for column in inputs:
         if column.values is None:
-            yield from _codings(column, large)
+            yield from _codings(column, large) if len(column.texts) <= _CODINGS else ()
             continue
         yield from _sentinels(column.name, column.known)
         values = {id: own[~np.isnan(own)] for id, rows in large.items() for own in [column.values[rows]]}
@@ -447,7 +456,7 @@ def _codings(column: _Column, clients: Mapping[str, Labels]) -> Iterator[Finding
     held = {id: set(column.place[rows].tolist()) - {-1} for id, rows in clients.items()}
     for id, here in held.items():
         elsewhere = set[int]().union(*(held[other] for other in held if other != id))
-        if len(column.texts) <= _CODINGS and here and elsewhere and not here & elsewhere:
+        if here and elsewhere and here.isdisjoint(elsewhere):
             one, other = (", ".join(column.texts[at] for at in sorted(some)) for some in (here, elsewhere))
             text = f"has other values at {id} ({one}) than elsewhere ({other}): is it one coding?"
             yield Finding("codings", f"column {column.name!r} {text}", (column.name,))
@@ -456,14 +465,13 @@ def _codings(column: _Column, clients: Mapping[str, Labels]) -> Iterator[Finding
 
 def _units(name: str, values: Mapping[str, Floats]) -> Iterator[Finding]:
     """Find clients whose numbers look like those of other clients times a factor."""
-    middle = {id: float(np.median(some)) for id, some in values.items() if len(some)}
-    spread = {id: float(np.std(values[id])) for id in middle}
-    for id in middle if len(middle) > 1 else ():
-        rest = [other for other in middle if other != id]
-        usual, deviation = (float(np.median([of[other] for other in rest])) for of in (middle, spread))
-        if min(middle[id] * usual, spread[id] * deviation) <= 0:
+    known = {id: some for id, some in values.items() if len(some)}
+    middle, spread = np.array([(np.median(some), np.std(some)) for some in known.values()]).reshape(-1, 2).T
+    for row, id in enumerate(known if len(known) > 1 else ()):
+        usual, deviation = (float(np.median(np.delete(of, row))) for of in (middle, spread))
+        if min(middle[row] * usual, spread[row] * deviation) <= 0:
             continue
-        times, wider = middle[id] / usual, spread[id] / deviation
+        times, wider = middle[row] / usual, spread[row] / deviation
         if max(times, 1 / times) >= _UNIT and max(times / wider, wider / times) <= 2:
             text = f"column {name!r} is {times:.3g} times as large at {id} as elsewhere: in another unit?"
             yield Finding("units", text, (name,))

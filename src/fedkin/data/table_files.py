@@ -14,6 +14,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Literal, Self, cast
 
@@ -80,6 +81,12 @@ class CsvFormat(BaseModel):
             raise ValueError(f"decimal and thousands are both {self.decimal!r}; expected two marks")
         return self
 
+    def allows(self, decimal: str, thousands: str) -> bool:
+        """Whether numbers may have these marks; `thousands`: "" for numbers without."""
+        return self.decimal in (None, decimal) and (not thousands or self.thousands in (None, thousands))
+
+
+DETECTED = CsvFormat()
 
 # (a column in its type, a note on how it was interpreted; "" if this was obvious)
 Typed = tuple[pa.ChunkedArray, str]
@@ -112,7 +119,7 @@ def read_parquet(path: Path, lists: Collection[str] = ()) -> pa.Table:
 
 
 def read_csv(
-    path: Path, csv_format: CsvFormat | None = None, names: Collection[str] = (), coded: Collection[str] = (),
+    path: Path, csv_format: CsvFormat = DETECTED, names: Collection[str] = (), coded: Collection[str] = (),
     untyped: Collection[str] = (),
 ) -> pa.Table:  # fmt: skip
     """All columns of a CSV file in UTF-8, each in the type that fits all its cells; see `column_notes` and `code_like`.
@@ -124,7 +131,6 @@ def read_csv(
 
     Raises OSError, ValueError and pyarrow's errors.
     """
-    csv_format = csv_format or CsvFormat()
     _check_text(path)
     table, delimiter = _read_cells(path, csv_format)
     _check_quotes(table, delimiter)
@@ -140,10 +146,17 @@ def read_csv(
         table = table.set_column(place, name, typed)
         if note:
             notes[name] = note
-        padded = _rows_where(pc.match_substring_regex(cells, _LEADING)) if pa.types.is_integer(typed.type) else ()
-        if padded:
-            leading[name] = cells[padded[0]].as_py().strip()
+        if code := _code_example(cells, typed):
+            leading[name] = code
     return remember(remember(table, "notes", notes), "codes", leading)
+
+
+def _code_example(cells: pa.ChunkedArray, typed: pa.ChunkedArray) -> str:
+    """The first cell with leading zeros of a column of whole numbers; empty if there is none."""
+    if not pa.types.is_integer(typed.type):
+        return ""
+    rows = _rows_where(pc.match_substring_regex(cells, _LEADING))
+    return str(cells[rows[0]].as_py().strip()) if rows else ""
 
 
 def _read_cells(path: Path, csv_format: CsvFormat) -> tuple[pa.Table, str]:
@@ -258,27 +271,9 @@ def read_folder(
     all files if they are texts in one: "007" in one file, 12 in another. Logs which entries are left out; raises
     DataError.
     """
-    entries = sorted(path for path in place.iterdir() if not path.name.startswith("."))
-    tables, left_out, ids, empty = dict[Path, pa.Table](), dict[Path, str](), set[str](), None
-    for path in entries:
-        ending = next((end for end in endings if path.name.lower().endswith(end)), None)
-        if path.is_dir() or ending is None:
-            left_out[path] = "a folder" if path.is_dir() else "another ending"
-            continue
-        table = read(path)
-        if not table.num_rows:
-            left_out[path], empty = "no rows", table
-        elif client is not None:
-            tables[path] = table
-        else:
-            id = path.name[: -len(ending)]
-            if id in ids:
-                raise DataError(f"{path}: another file has this name but for its ending; each is a client: rename one")
-            ids.add(id)
-            tables[path] = _with_client(path, table, id)
-    if left_out:
-        reasons = first_few([f"{escaped(path.name, 60)} ({why})" for path, why in left_out.items()])
-        _LOG.warning("%s: %d of %d entries are left out: %s", place, len(left_out), len(entries), reasons)
+    tables, empty = _tables_in(place, read, endings)
+    if client is None:
+        tables = _with_clients(tables, endings)
     if tables:
         _check_columns(tables, leave_out)
         return _joined(place, tables, leave_out, coded), client or FILE
@@ -287,10 +282,41 @@ def read_folder(
     return empty, client or FILE
 
 
-def _with_client(path: Path, table: pa.Table, id: str) -> pa.Table:
-    if FILE in table.column_names:
-        raise DataError(f"{path}: a column is called {FILE!r}; name the column of clients: data.client")
-    return table.append_column(FILE, pa.array([id] * table.num_rows, pa.string()))
+def _tables_in(
+    place: Path, read: Callable[[Path], pa.Table], endings: Sequence[str]
+) -> tuple[dict[Path, pa.Table], pa.Table | None]:
+    """(the tables with rows, by file; a table without rows, if there is one); logs which entries are left out."""
+    entries = sorted(path for path in place.iterdir() if not path.name.startswith("."))
+    tables, left_out, empty = dict[Path, pa.Table](), list[str](), None
+    for path in entries:
+        if path.is_dir():
+            left_out.append(f"{escaped(path.name, 60)} (a folder)")
+        elif not path.name.lower().endswith(tuple(endings)):
+            left_out.append(f"{escaped(path.name, 60)} (another ending)")
+        elif (table := read(path)).num_rows:
+            tables[path] = table
+        else:
+            left_out.append(f"{escaped(path.name, 60)} (no rows)")
+            empty = table
+    if left_out:
+        reasons = first_few(left_out)
+        _LOG.warning("%s: %d of %d entries are left out: %s", place, len(left_out), len(entries), reasons)
+    return tables, empty
+
+
+def _with_clients(tables: Mapping[Path, pa.Table], endings: Sequence[str]) -> dict[Path, pa.Table]:
+    """The tables with a column of the client's name, which is that of the file without its ending."""
+    named, ids = dict[Path, pa.Table](), set[str]()
+    for path, table in tables.items():
+        ending = next(end for end in endings if path.name.lower().endswith(end))
+        id = path.name[: -len(ending)]
+        if id in ids:
+            raise DataError(f"{path}: another file has this name but for its ending; each is a client: rename one")
+        if FILE in table.column_names:
+            raise DataError(f"{path}: a column is called {FILE!r}; name the column of clients: data.client")
+        ids.add(id)
+        named[path] = table.append_column(FILE, pa.array([id] * table.num_rows, pa.string()))
+    return named
 
 
 def _check_columns(tables: Mapping[Path, pa.Table], leave_out: Sequence[str]) -> None:
@@ -313,10 +339,7 @@ def _joined(
 ) -> pa.Table:  # fmt: skip
     """One table with the rows of all files, and with metadata: their files, notes and codes."""
     notes, leading, parts = dict[str, str](), dict[str, str](), list[pa.Table]()
-    as_text = {
-        field.name for table in tables.values() for field in table.schema
-        if field.name in coded and field.type == pa.string()
-    }  # fmt: skip
+    as_text = {name for name in coded if any(_is_text_in(table, name) for table in tables.values())}
     for path, table in tables.items():
         leading |= code_like(table)
         notes |= {name: f"{note} ({path.name})" for name, note in column_notes(table).items()}
@@ -328,6 +351,10 @@ def _joined(
         raise DataError(f"{place}: a column has values of different kinds in two files ({which})") from None
     whole = remember(whole, "files", [(path.name, table.num_rows) for path, table in tables.items()])
     return remember(remember(whole, "notes", notes), "codes", leading)
+
+
+def _is_text_in(table: pa.Table, name: str) -> bool:
+    return name in table.column_names and table.schema.field(name).type == pa.string()
 
 
 def _with_common_types(table: pa.Table, leave_out: Sequence[str], as_text: Collection[str]) -> pa.Table:
@@ -346,14 +373,19 @@ def _unlike(files: list[str], tables: list[pa.Table]) -> str | None:
         try:
             pa.unify_schemas([pa.schema([(name, kind)]) for kind in types], promote_options="permissive")
         except (TypeError, ValueError, pa.ArrowException):
-            kinds = [name_of_type(kind) for kind in types]
-            one = kinds.index("texts") if "texts" in kinds else 0
-            other = next(at for at, kind in enumerate(types) if kind not in (types[one], pa.null()))
-            what = [f"{files[at]} has {kinds[at] if kinds[one] != kinds[other] else types[at]}" for at in (one, other)]
-            if note := column_notes(tables[one]).get(name):
-                what.append(f"and {files[one]} {note}")
-            return f"{escaped(name)}: {', '.join(what)}: write one kind in all, or name it in categories or leave_out"
+            what = _types_in_two_files(name, types, files, tables)
+            return f"{escaped(name)}: {what}: write one kind in all, or name it in categories or leave_out"
     return None
+
+
+def _types_in_two_files(name: str, types: list[pa.DataType], files: list[str], tables: list[pa.Table]) -> str:
+    kinds = [name_of_type(kind) for kind in types]
+    one = kinds.index("texts") if "texts" in kinds else 0
+    other = next(at for at, kind in enumerate(types) if kind not in (types[one], pa.null()))
+    what = [f"{files[at]} has {kinds[at] if kinds[one] != kinds[other] else types[at]}" for at in (one, other)]
+    if note := column_notes(tables[one]).get(name):
+        what.append(f"and {files[one]} {note}")
+    return ", ".join(what)
 
 
 # -- types of columns ----------------------------------------------------------------------------------------------
@@ -385,23 +417,33 @@ def _typed(column: pa.ChunkedArray, name: str, csv_format: CsvFormat, delimiter:
     texts, floats = column, _cast(column, pa.float64())
     if floats is None:  # trimming takes as long as all other steps, and few columns need it
         texts = pc.replace_substring_regex(pc.utf8_trim_whitespace(column), r"^\+", "")
-        for kind in (pa.int64(), pa.bool_()):
-            if (values := _cast(texts, kind)) is not None:
-                return values, ""
+        if (values := _cast(texts, pa.int64(), pa.bool_())) is not None:
+            return values, ""
         if (dates := _dates(texts, name, csv_format.dates)) is not None:
             return dates
         floats = _cast(texts, pa.float64())
+    if (plain_numbers := _plain_numbers(column, texts, floats, csv_format, plain)) is not None:
+        return plain_numbers, ""
+    return _marked_numbers(texts, column, name, csv_format, delimiter)
+
+
+def _plain_numbers(
+    column: pa.ChunkedArray, texts: pa.ChunkedArray, floats: pa.ChunkedArray | None, csv_format: CsvFormat, plain: bool
+) -> pa.ChunkedArray | None:
+    """Whole numbers, or floats unless their points may be marks of thousands; None for other columns.
+
+    plain: no number has a mark of thousands; other columns stay texts.
+    """
     if _all(pc.match_substring_regex(texts, _WHOLE)):
         whole = _cast(pc.replace_substring_regex(texts, r"^\+", ""), pa.int64())
         # Whole numbers beyond 64 bits are names; a float would lose digits.
-        return (column if whole is None else whole), ""
+        return column if whole is None else whole
     if plain:
-        return (column if floats is None else floats), ""
-    if floats is not None and csv_format.decimal != ",":
-        dotted = texts.filter(pc.match_substring(texts, "."))
-        if not _all(pc.match_substring_regex(dotted, _GROUPED), least=1):
-            return floats, ""
-    return _marked_numbers(texts, column, name, csv_format, delimiter)
+        return column if floats is None else floats
+    if floats is None or csv_format.decimal == ",":
+        return None
+    dotted = texts.filter(pc.match_substring(texts, "."))
+    return None if _all(pc.match_substring_regex(dotted, _GROUPED), least=1) else floats
 
 
 # Up to three digits, then groups of three digits, each after a point.
@@ -413,11 +455,12 @@ def _all(flags: pa.ChunkedArray, least: int = 0) -> bool:
     return len(flags) >= least and bool(pc.all(flags, min_count=0).as_py())
 
 
-def _cast(texts: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray | None:
-    try:
-        return texts.cast(kind)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        return None
+def _cast(texts: pa.ChunkedArray, *kinds: pa.DataType) -> pa.ChunkedArray | None:
+    """The texts in the first of these types that all of them can have; None if there is none."""
+    for kind in kinds:
+        with suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            return texts.cast(kind)
+    return None
 
 
 def _dates(texts: pa.ChunkedArray, name: str, stated: str | None) -> Typed | None:
@@ -429,9 +472,8 @@ def _dates(texts: pa.ChunkedArray, name: str, stated: str | None) -> Typed | Non
         return None
     if _all(pc.match_substring_regex(texts, _CLOCK)):
         return pc.binary_join_element_wise("1970-01-01", texts, " ").cast(_TIMES[0]).cast(pa.time32("s")), ""
-    for kind in (pa.date32(), *_TIMES):
-        if (values := _cast(texts, kind)) is not None:
-            return values, ""
+    if (values := _cast(texts, pa.date32(), *_TIMES)) is not None:
+        return values, ""
     if _all(pc.match_substring_regex(texts, _TIME_OF_DAY)):
         _check_zones(texts, name)
     if stated is None and not _all(pc.match_substring_regex(texts, _DOTTED_DATE)):
@@ -482,23 +524,26 @@ def _marked_numbers(
 
     Raises Refused if the numbers are ambiguous and no setting decides.
     """
-    values = [_usual_marks(text) for text in texts.drop_null().unique().to_pylist()]
+    values = list(map(_usual_marks, texts.drop_null().unique().to_pylist()))
     readings = _readings(values, csv_format)
-    if not readings and _readings(values, CsvFormat()):
-        raise Refused(f"column {escaped(name, 60)!r}: {_not_allowed(texts, values, csv_format)}")
     if not readings:
-        like = sum(map(is_number_like, values)) > _MIXED * len(values)
-        return column, _mixed(texts, values) if like else ""
-    numbers = next(iter(readings.values()))
+        if _readings(values, DETECTED):
+            raise Refused(f"column {escaped(name, 60)!r}: {_not_allowed(texts, values, csv_format)}")
+        return column, _mixed(texts, values)
+    (numbers, *_) = readings.values()
     if len(readings) > 1:
-        mark = next(mark for mark in ",." if any(mark in value for value in values))
+        mark = "," if any("," in value for value in values) else "."
         if mark == "," or delimiter != ",":
             raise Refused(f"column {escaped(name, 60)!r}: {_two_meanings(texts, mark)}")
-        numbers = next(numbers for (decimal, _), numbers in readings.items() if decimal == mark)
+        numbers = next(numbers for marks, numbers in readings.items() if marks[0] == mark)
     canonical = dict(zip(values, numbers, strict=True))
-    changed = next((value for value in values if canonical[value] != value), None)
-    note = "" if changed is None else f"{changed!r} is read as {canonical[changed]}"
-    return _as_numbers(texts, canonical), note
+    return _as_numbers(texts, canonical), _note_of_change(canonical)
+
+
+def _note_of_change(canonical: Mapping[str, str]) -> str:
+    """The note on the first number that is written otherwise than it is read."""
+    changed = next((value for value, number in canonical.items() if number != value), None)
+    return "" if changed is None else f"{changed!r} is read as {canonical[changed]}"
 
 
 def _as_numbers(texts: pa.ChunkedArray, canonical: Mapping[str, str]) -> pa.ChunkedArray:
@@ -513,13 +558,11 @@ def _as_numbers(texts: pa.ChunkedArray, canonical: Mapping[str, str]) -> pa.Chun
 def _readings(values: list[str], csv_format: CsvFormat) -> dict[tuple[str, str], list[str]]:
     """The possible numbers of all texts, by (decimal sign, thousands separator); equal readings appear once."""
     readings: dict[tuple[str, str], list[str]] = {}
-    for (decimal, thousands), pattern in _PATTERNS.items():
-        if csv_format.decimal not in (None, decimal) or (thousands and csv_format.thousands not in (None, thousands)):
-            continue
-        if values and all(map(pattern.fullmatch, values)):
-            numbers = [_canonical(value, (decimal, thousands)) for value in values]
+    for marks, pattern in _PATTERNS.items():
+        if csv_format.allows(*marks) and all(map(pattern.fullmatch, values)):
+            numbers = [_canonical(value, marks) for value in values]
             if numbers not in readings.values():
-                readings[decimal, thousands] = numbers
+                readings[marks] = numbers
     if len(readings) > 1 and csv_format.thousands is not None:
         return {marks: numbers for marks, numbers in readings.items() if marks[1] == csv_format.thousands}
     return readings
@@ -551,7 +594,9 @@ def _canonical(number: str, marks: tuple[str, str]) -> str:
 
 
 def _mixed(texts: pa.ChunkedArray, values: list[str]) -> str:
-    """A note that most values of a column are numbers, with the first one that is not."""
+    """A note that most values of a column are numbers, with the first one that is not; empty if most are not."""
+    if sum(map(is_number_like, values)) <= _MIXED * len(values):
+        return ""
     odd = next((value for value in values if not is_number_like(value)), None)
     if odd is None:
         return f"numbers such as {escaped(values[0], 40)!r} are read as text: write plain numbers, in one way"

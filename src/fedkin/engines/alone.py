@@ -43,14 +43,19 @@ class Alone:
                     asks[id] = flow.send(answers.get(id))
                 except StopIteration:
                     del flows[id]
-            # A server that asks nobody gets an empty answer.
-            answers = {id: ask.answer({}) for id, ask in asks.items()}
-            for phase in dict.fromkeys(ask.phase for ask in asks.values()):
-                messages = {id: ask.messages[id] for id, ask in asks.items() if ask.phase == phase and ask.messages}
-                replies = yield from Ask(phase, messages)
-                answers |= {id: asks[id].answer({id: reply}) for id, reply in replies.items()}
+            answers = yield from self._answers(asks)
         for id, view in views.items():
             server.state[id] = view.state
+
+    def _answers(self, asks: Mapping[str, Ask]) -> ServerFlow[dict[str, Any]]:
+        """Send the requests of each phase together; return the answer to each server."""
+        # A server that asks nobody gets an empty answer.
+        answers = {id: ask.answer({}) for id, ask in asks.items()}
+        for phase in dict.fromkeys(ask.phase for ask in asks.values()):
+            messages = {id: ask.messages[id] for id, ask in asks.items() if ask.phase == phase and ask.messages}
+            replies = yield from Ask(phase, messages)
+            answers |= {id: asks[id].answer({id: reply}) for id, reply in replies.items()}
+        return answers
 
     def offer(self, server: ServerView[Any], id: str) -> Message:
         """Return the offer of the client's own server."""

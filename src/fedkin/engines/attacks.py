@@ -59,30 +59,30 @@ class Attack:
         >>> Attack.parse("copy:0.2:anchors+classes").fields
         ('anchors', 'classes')
         """
-        kind, *rest = (part.strip() for part in spec.split(":"))
+        kind, *rest = map(str.strip, spec.split(":"))
         if kind not in ATTACKS:
             raise ConfigError(f"run.adversaries: no attack {kind!r}; {nearest(kind, [*ATTACKS, 'none'])}")
-        forges, has_strength = kind in FORGERS, ATTACKS[kind] is not None
-        form = "KIND:SHARE:FIELD+FIELD" if forges else "KIND:SHARE"
-        ways = f"{form} or {form}:STRENGTH" if has_strength else form
-        wrong_form = ConfigError(f"run.adversaries: {spec!r}: expected {ways}")
-        fields: tuple[str, ...] = ()
-        if forges:
-            fields = tuple(rest.pop(1).split("+")) if len(rest) > 1 else ("",)
+        forges, usual = kind in FORGERS, ATTACKS[kind]
         try:
+            fields = tuple(rest.pop(1).split("+")) if forges else ()
             share, *given = map(float, rest)
-        except ValueError:
-            raise wrong_form from None
-        if len(given) > has_strength or "" in fields:
-            raise wrong_form
-        strength = given[0] if given else ATTACKS[kind] or 1.0
-        if not 0 < share < 1 or not 0 < strength < float("inf"):
+            if len(given) > (usual is not None) or "" in fields:
+                raise ValueError(spec)
+        except (IndexError, ValueError):
+            form = "KIND:SHARE:FIELD+FIELD" if forges else "KIND:SHARE"
+            ways = form if usual is None else f"{form} or {form}:STRENGTH"
+            raise ConfigError(f"run.adversaries: {spec!r}: expected {ways}") from None
+        attack = cls(kind, share, given[0] if given else usual or 1.0, fields)
+        attack._check_range(spec)
+        return attack
+
+    def _check_range(self, spec: str) -> None:
+        if not 0 < self.share < 1 or not 0 < self.strength < float("inf"):
             raise ConfigError(
                 f"run.adversaries: {spec!r}: SHARE must be above 0 and below 1, STRENGTH above 0 and finite"
             )
-        if kind == "label-flip" and strength > 1:
+        if self.kind == "label-flip" and self.strength > 1:
             raise ConfigError(f"run.adversaries: {spec!r}: STRENGTH is a share of the labels, at most 1")
-        return cls(kind, share, strength, fields)
 
     def __call__(self, fitted: Fitted, start: Params, draw: np.random.Generator) -> Fitted:
         """Return the fit as changed by the adversary; counters and other integer buffers stay the same."""
@@ -156,17 +156,22 @@ class Attacks:
             federation.task.need_labels("run.adversaries", repr(attack.kind))
         if self.of("group-mean") and federation.planted is None:
             raise ConfigError("run.adversaries: 'group-mean' needs known groups of the clients, and these have none")
-        phases = method.phases() if isinstance(method, ServerMethod) else list(method.shares)
-        known = set[str]()
-        for phase in phases:
-            if (sets := method.declared(phase)) is None:
-                return
-            known.update(*sets)
-        forged = [name for attack in self.of(*FORGERS) for name in attack.fields]
-        for name in forged:
+        if (known := _declared_fields(method)) is None:
+            return
+        for name in (name for attack in self.of(*FORGERS) for name in attack.fields):
             if name not in known:
                 what = f"no message of {method.name!r} has a field {name!r}; {nearest(name, sorted(known))}"
                 raise ConfigError(f"run.adversaries: {what}")
+
+
+def _declared_fields(method: AnyMethod) -> set[str] | None:
+    """Return the fields of all messages; None if a phase declares none."""
+    known = set[str]()
+    for phase in method.phases() if isinstance(method, ServerMethod) else list(method.shares):
+        if (sets := method.declared(phase)) is None:
+            return None
+        known.update(*sets)
+    return known
 
 
 # -- samples -----------------------------------------------------------------------------------------------------------
@@ -263,11 +268,10 @@ class Forgery:
         own = {id: posts[id] for id in sorted(self.adversaries & set(posts)) if posts[id].messages}
         forged: dict[str, Outbox] = {}
         for phase in sorted({box.phase for box in own.values()}):
-            boxes = {id: box.messages for id, box in own.items() if box.phase == phase}
-            sent = self._colluded(attack, {id: box[min(box)] for id, box in boxes.items()}, {})
-            for id, box in boxes.items():
-                changed = {name: sent[id][name] for name in sent[id] if sent[id][name] is not box[min(box)][name]}
-                shared = {to: Message(**{**message, **changed}) for to, message in box.items()}
+            first = {id: box.messages[min(box.messages)] for id, box in own.items() if box.phase == phase}
+            for id, sent in self._colluded(attack, first, {}).items():
+                changed = _changed(first[id], sent)
+                shared = {to: Message(**{**message, **changed}) for to, message in own[id].messages.items()}
                 forged[id] = replace(own[id], messages=shared)
         return forged
 
@@ -275,11 +279,11 @@ class Forgery:
         """Return this message with the victim's fields in place of its own."""
         if not victims:
             return own
-        fields = {name: victims[0][name] for name in attack.fields if name in own and name in victims[0]}
+        both = own.keys() & victims[0].keys()
+        fields = {name: victims[0][name] for name in attack.fields if name in both}
         for name, value in fields.items():
             if attack.kind == "group-mean":
-                like = [v[name] for v in victims if name in v and _form(v[name]) == _form(value)]
-                fields[name] = _mean(like)
+                fields[name] = _mean_like(value, [victim[name] for victim in victims if name in victim])
             elif attack.kind == "mimic":
                 fields[name] = _blurred(value, attack.strength, rng(self.seed, *key, name, "mimic"))
         return Message(**{**own, **fields}) if fields else own
@@ -287,7 +291,7 @@ class Forgery:
     def _colluded(self, attack: Attack, own: Mapping[str, Message], asked: Mapping[str, Message]) -> dict[str, Message]:
         """Return the colluders' messages with parameters that they have agreed on."""
         forged = dict(own)
-        for name in sorted({name for message in own.values() for name in message}):
+        for name in sorted(set[str]().union(*own.values())):
             alike: dict[Any, list[str]] = {}
             for id, message in own.items():
                 if name in message and self._is_params(id, message[name]):
@@ -363,6 +367,16 @@ def _blurred(value: Any, strength: float, draw: np.random.Generator) -> Any:
         return torch.add(leaf, strength * leaf.norm() / e.norm().clamp(min=1e-12) * e)
 
     return codec.mapped(value, blur)
+
+
+def _changed(before: Message, after: Message) -> dict[str, Any]:
+    """Return the fields that are other objects than before."""
+    return {name: value for name, value in after.items() if value is not before[name]}
+
+
+def _mean_like(value: Any, others: Sequence[Any]) -> Any:
+    """Return the mean of those values that have the form of this one."""
+    return _mean([other for other in others if _form(other) == _form(value)])
 
 
 def _mean(values: Sequence[Any]) -> Any:

@@ -31,17 +31,10 @@ def with_method_location(error: Exception, method: object) -> Exception:
     explained = isinstance(error, FedkinError)
     if explained and not isinstance(error, (MethodError, GraphError)):
         return error
-    codes = set(_codes(method))
-    files, place = {code.co_filename for code in codes}, ""
-    # Only frames below a function of the method count, since an observer in the same file may fail too. A loss is not
-    # called by the method; its error is a FedkinError already (`explained`), for which all frames in the file count.
-    inside = explained
-    for frame, line in traceback.walk_tb((error.__cause__ if explained and error.__cause__ else error).__traceback__):
-        inside = inside or frame.f_code in codes
-        if inside and frame.f_code.co_filename in files:
-            place = f"{frame.f_code.co_filename}, line {line}: "
-    if not place or place.partition(", line")[0] in str(error):
+    file, line = _last_line((error.__cause__ if explained and error.__cause__ else error), method, explained)
+    if not file or file in str(error):
         return error
+    place = f"{file}, line {line}: "
     if explained:
         return type(error)(f"{place}{error}")
     return MethodError(f"{place}{_said(error)}")
@@ -68,6 +61,21 @@ def _said(error: Exception) -> str:
     request = type(getattr(error, "obj", None)).__name__
     remedy = f": write `answer = yield from {request}(...)`" if request in _REQUESTS else ""
     return f"{type(error).__name__}: {error_text(error)}{remedy}"
+
+
+def _last_line(error: BaseException, method: object, inside: bool) -> tuple[str, int]:
+    """Return (file, line) of the last frame in the method's files; ("", 0) if there is none.
+
+    Only frames below a function of the method count, since an observer in the same file may fail too. inside: all
+    frames count. A loss is not called by the method; its error is a FedkinError already.
+    """
+    codes, last = set(_codes(method)), ("", 0)
+    files = {code.co_filename for code in codes}
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        inside = inside or frame.f_code in codes
+        if inside and frame.f_code.co_filename in files:
+            last = frame.f_code.co_filename, line
+    return last
 
 
 def place_of(flow: Any) -> str:

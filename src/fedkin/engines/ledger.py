@@ -135,10 +135,48 @@ def _checked_line(line: Mapping[str, Any]) -> dict[str, Any]:
     return {**line, "run": str(line["run"]), "at": str(line["at"]), "noise": float(line["noise"]), "share": share}
 
 
+class SimulatedPage:
+    """The releases of a simulated client or peer in this run, which are a part of its state: its release record.
+
+    Only signatures are stored, as nothing else is asked for again. The attributes are those of `Page`.
+    """
+
+    def __init__(self, record: dict[str, Any]) -> None:
+        self.record, self.signatures = record, record.get("signed", {})
+        self.count: int = record.get("releases", 0)
+        self.signed = float(sum(part["share"] for part in self.signatures.values()))
+        self.trained: dict[str, Any] | None = record.get("trained")
+
+    def train(self, at: str, private: Private) -> None:
+        """Count a fit."""
+        self.record["trained"] = one_more(self.trained, private.rate, private.noise, private.steps)
+
+    def known(self, prefix: str) -> bool:
+        """Whether a release whose name has this prefix is stored; here never."""
+        return False
+
+    def counts(self, prefix: str) -> bool:
+        """Whether a signature whose name has this prefix was counted."""
+        return any(part["at"].startswith(prefix) for part in self.signatures.values())
+
+    def find(self, at: str) -> dict[str, Any] | None:
+        """Return the signature that was released under this name."""
+        return next((part["fields"] for part in self.signatures.values() if part["at"] == at), None)
+
+    def check(self, count: int, share: float = 0.0) -> None:
+        """Here without a limit."""
+
+    def keep(self, at: str, round: int, count: int, fields: Mapping[str, Any], share: float = 0.0) -> None:
+        """Count these releases, or a signature, which is stored."""
+        if share:
+            part = {"at": at, "share": share, "fields": dict(fields)}
+            self.record["signed"] = {**self.signatures, at.split(" ")[1]: part}
+        else:
+            self.count += count
+
+
 class Page:
     """The releases of one run in the ledger of a deployed client or peer.
-
-    A simulation has no pages: there the count of releases is part of a client's state.
 
     count: releases so far, without those of a signature; signed: the released share of a signature. open: fields that
     were sent without protection, by phase. consented: the most releases of this run (None: no limit).

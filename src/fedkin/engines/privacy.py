@@ -12,6 +12,7 @@ import math
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -70,10 +71,14 @@ class Privacy(Settings):
     min_members: int = Field(3, ge=2)
 
     @model_validator(mode="after")
-    def _fits(self) -> Privacy:
-        bounds = list(self.clip.values()) if isinstance(self.clip, dict) else [self.clip or 1.0]
-        if not bounds or min(bounds) <= 0 or self.clip == 0:
+    def _clips(self) -> Privacy:
+        bounds = list(self.clip.values()) if isinstance(self.clip, dict) else [1.0 if self.clip is None else self.clip]
+        if min(bounds, default=0.0) <= 0:
             raise ValueError(f"clip: expected norms above 0, got {self.clip}")
+        return self
+
+    @model_validator(mode="after")
+    def _fits(self) -> Privacy:
         if (self.clip is None) != (self.noise is None):
             given, other = ("clip", "noise") if self.noise is None else ("noise", "clip")
             raise ValueError(f"{other}: missing, and {given} needs it; set both, or neither for uploads as they are")
@@ -158,9 +163,9 @@ def clipped_fields(
     clipped: whether fields are clipped at all; otherwise only signatures have noise.
     """
     fields = _fields_with(names, declared)
-    if fields is None and not clipped:
-        return {}
     if fields is None:
+        if not clipped:
+            return {}
         raise RunError(
             f"phase {phase!r}: [privacy] protects the fields that a phase declares, and it does not declare "
             f"{', '.join(names)}: write @phase(...), or `shares`"
@@ -231,35 +236,32 @@ def released(message: Message, parts: Sequence[Part], privacy: Privacy, normal: 
     """
     if not parts or privacy.clip is None:
         return message
-    if isinstance(privacy.clip, Mapping):
-        missing = [part.name for part in parts if part.name not in privacy.clip]
-        if missing:
-            names = ", ".join(part.name for part in parts)
-            how = f"give one for each of {names}, or one number for the whole message"
-            raise RunError(f"privacy.clip: no norm for the field {missing[0]!r}; {how}")
-        together = [([part], privacy.clip[part.name]) for part in parts]
-    else:
-        together = [(list(parts), privacy.clip)]
-    fields = dict(message)
-    for group, bound in together:
-        fields |= _protected(group, bound, privacy.noise or 0.0, normal)
+    fields, noise = dict(message), privacy.noise or 0.0
+    if not isinstance(privacy.clip, Mapping):
+        return Message(**{**fields, **_protected(parts, privacy.clip, noise, normal)})
+    names = [part.name for part in parts]
+    if missing := [name for name in names if name not in privacy.clip]:
+        how = f"give one for each of {', '.join(names)}, or one number for the whole message"
+        raise RunError(f"privacy.clip: no norm for the field {missing[0]!r}; {how}")
+    for part in parts:
+        fields |= _protected([part], privacy.clip[part.name], noise, normal)
     return Message(**fields)
 
 
 def _protected(parts: Sequence[Part], bound: float, noise: float, normal: Normal) -> dict[str, Any]:
     """Return these fields clipped as one vector to this norm, with noise."""
     differences = [_differences(part) for part in parts]
-    norm = float(np.sqrt(sum(float(np.vdot(values, values)) for leaves in differences for values in leaves)))
-    if not np.isfinite(norm):
+    norm = math.sqrt(sum(float(np.vdot(values, values)) for values in chain(*differences)))
+    if not math.isfinite(norm):
         names = ", ".join(part.name for part in parts)
         raise MethodError(f"{names}: not all numbers are finite, so that they cannot be clipped")
-    factor, spread = min(1.0, bound / norm) if norm else 1.0, noise * 2 * bound
+    factor, spread = bound / max(norm, bound), noise * 2 * bound
     if factor == 1 and not spread:
         return {}
     fields = {}
     for part, leaves in zip(parts, differences, strict=True):
-        new = iter([factor * values + (spread * normal(values.size) if spread else 0.0) for values in leaves])
-        fields[part.name] = _rebuilt(part.value, part.base or {}, part.form, new)
+        new = (factor * values + (spread * normal(values.size) if spread else 0.0) for values in leaves)
+        fields[part.name] = _rebuilt(part, part.value, new)
     return fields
 
 
@@ -283,12 +285,13 @@ def _numbers(leaf: Any) -> npt.NDArray[np.float64]:
     return np.array([leaf], dtype=np.float64)
 
 
-def _rebuilt(value: Any, base: Params, form: Form, new: Iterator[npt.NDArray[np.float64]], name: str = "") -> Any:
-    """Return a value of the same form with the numbers `new` plus its base."""
+def _rebuilt(part: Part, value: Any, new: Iterator[npt.NDArray[np.float64]], name: str = "") -> Any:
+    """Return a value of the part, or of a tree in it, with the numbers `new` plus its base."""
     if isinstance(value, Mapping):
-        return {key: _rebuilt(item, base, form, new, key) for key, item in value.items()}
+        return {key: _rebuilt(part, item, new, key) for key, item in value.items()}
+    base = part.base or {}
     numbers = next(new) + (_numbers(base[name]) if name in base else 0.0)
-    least = float(form.low) if isinstance(form, Number) else -np.inf
+    least = float(part.form.low) if isinstance(part.form, Number) else -np.inf
     if not isinstance(value, Tensor):
         return max(float(numbers[0]), least)
     return torch.from_numpy(np.maximum(numbers, least)).reshape(value.shape).to(value.dtype)

@@ -8,7 +8,7 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from fedkin import codec
-from fedkin.engines.ledger import KEY, Page, one_more
+from fedkin.engines.ledger import KEY, Page, SimulatedPage
 from fedkin.engines.privacy import (
     Part,
     Source,
@@ -24,7 +24,7 @@ from fedkin.engines.setup import Setup
 from fedkin.errors import ConfigError, RunError
 from fedkin.federation.samples import Samples, hash_of
 from fedkin.flow import Fit, Message, Params
-from fedkin.forms import Weights
+from fedkin.forms import Fields, Weights
 from fedkin.learning.private import Private
 
 
@@ -74,19 +74,26 @@ class Releases:
 
         A reply that was released before is sent again, and costs nothing.
         """
-        phase = release.phase
+        sets = self.setup.method.declared(release.phase) or ()
+        protected = [self._protects(release, fields) for fields in sets]
+        if protected and all(protected) and not self._page(release).known(release.name):
+            self._within(release, 1)
+
+    def _protects(self, release: ReleaseContext, fields: Fields) -> bool:
+        """Whether a reply with these fields has any to clip; raises RunError if it cannot be protected."""
         context = self.setup.context(self.setup.net_of(release.id), release.request)
-        protected = []
-        for fields in self.setup.method.declared(phase) or ():
-            sent = {name: form for name, form in fields.items() if form.wanted(context) is not False}
-            protected.append(clipped_fields(phase, sent, [fields], self.privacy.clip is not None))
-            if self.privacy.sample_epsilon is not None:
-                # Fields that may or may not be sent are checked when they are.
-                sure = [name for name, form in sent.items() if form.wanted(context)]
-                check_trained(phase, [fields], sure, context.private_signatures)
-        again = self.store is not None and self.store.known(release.name)
-        if protected and all(protected) and not again:
-            self._within(release.record, 1)
+        wanted = {name: form.wanted(context) for name, form in fields.items()}
+        sent = [name for name, sure in wanted.items() if sure is not False]
+        clipped = clipped_fields(release.phase, sent, [fields], self.privacy.clip is not None)
+        if self.privacy.sample_epsilon is not None:
+            # Fields that may or may not be sent are checked when they are.
+            sure = [name for name in sent if wanted[name]]
+            check_trained(release.phase, [fields], sure, context.private_signatures)
+        return bool(clipped)
+
+    def _page(self, release: ReleaseContext) -> Page | SimulatedPage:
+        """Return where the releases of this client are counted."""
+        return SimulatedPage(release.record) if self.store is None else self.store
 
     def train(self, release: ReleaseContext, fit: Fit, samples: Samples) -> Private:
         """Return the privacy of a client's fit, and count the fit in the release record.
@@ -94,7 +101,7 @@ class Releases:
         Raises Spent if the client has made all the fits that `privacy.sample_epsilon` allows, and RunError for a fit
         that does not have the experiment's batches and steps on all samples of the client.
         """
-        setup, n, record = self.setup, len(samples), release.record
+        setup, n, page, at = self.setup, len(samples), self._page(release), ""
         training = fit.training or setup.training
         if fit.data is not None or fit.carry or (training.batch_size, training.steps(n)) != (
             setup.training.batch_size, setup.training.steps(n)
@@ -105,7 +112,6 @@ class Releases:
                 "all samples of a client: choose another method"
             )
         private = self.privacy.training(n, setup.training, setup.method.fits)
-        at = ""
         if self.store is not None:
             # Everything on which the result depends: with other requests or samples the draws must differ.
             what = {"params": dict(fit.params), "extras": dict(fit.extras), "more": repr((fit.loss, training))}
@@ -114,14 +120,10 @@ class Releases:
             private = replace(private, secret=self.store.secret(at))
             if self.store.counts(at):
                 return private
-        before = record.get("trained") if self.store is None else self.store.trained
         most = max(1, setup.training.rounds * setup.method.fits)
-        if before is not None and before["fits"] >= most:
-            raise Spent(f"it has trained {before['fits']} times, which is all that privacy.sample_epsilon allows")
-        if self.store is None:
-            record["trained"] = one_more(before, private.rate, private.noise, private.steps)
-        else:
-            self.store.train(at, private)
+        if page.trained is not None and page.trained["fits"] >= most:
+            raise Spent(f"it has trained {page.trained['fits']} times, which is all that privacy.sample_epsilon allows")
+        page.train(at, private)
         return private
 
     def reply(self, release: ReleaseContext, reply: Message) -> Message:
@@ -192,17 +194,17 @@ class Releases:
     def _released(self, release: ReleaseContext, message: Message, parts: list[Part]) -> Message:
         id, round, phase, _, record = release
         count = len(parts) if isinstance(self.privacy.clip, Mapping) else min(1, len(parts))
-        step = self.step(id, f"{phase} release")
+        step, page = self.step(id, f"{phase} release"), self._page(release)
         at = f"{release.name}{step}"
-        again = None if self.store is None or not count else self.store.find(at)
+        again = page.find(at) if count else None
         if again is not None and set(again) == {part.name for part in parts}:
-            sent, count = Message(**{**message, **again}), 0
+            sent = Message(**{**message, **again})
         else:
-            self._within(record, count)
+            self._within(release, count)
             sent = released(message, parts, self.privacy, self.source(id, round, f"{phase} {step}"))
-            if self.store is not None and count:
-                self.store.keep(at, round, count, {part.name: sent[part.name] for part in parts})
-        record["releases"] = self._before(record)[0] + (count if self.store is None else 0)
+            if count:
+                page.keep(at, round, count, {part.name: sent[part.name] for part in parts})
+        record["releases"] = page.count
         self._record_unprotected(release, message, parts)
         return sent
 
@@ -224,43 +226,32 @@ class Releases:
 
     def _signed(self, release: ReleaseContext, message: Message) -> Message:
         """Return the message with noise on its part of a signature: once in a run, then the same numbers again."""
-        id, _, phase, _, record = release
+        id, _, phase, _, _ = release
         noised = {name: share for name, share in self._noised(phase).items() if name in message}
         if not noised:
             return message
-        at, share = release._replace(round=0).name, sum(noised.values())
-        kept = record.get("signed", {}).get(phase)
-        if self.store is not None:
-            again, before = self.store.find(at), self.store.counts(f"0 {phase} ")
-        else:
-            again, before = kept["fields"] if kept and kept["at"] == at else None, kept is not None
-        if again is None and before:
+        at, share, page = release._replace(round=0).name, sum(noised.values()), self._page(release)
+        if (again := page.find(at)) is not None:
+            return Message(**again)
+        if page.counts(f"0 {phase} "):
             raise Spent("it has signed in this run, and answers no other request for a signature")
-        if again is None:
-            self._within(record, 0, share)
-            normal = self.source(id, 0, f"{phase} signature")
-            again = dict(message)
-            for name, part in noised.items():
-                again[name] = signature(message[name], part, self.privacy, normal)
-            if self.store is None:
-                record["signed"] = {**record.get("signed", {}), phase: {"at": at, "share": share, "fields": again}}
-            else:
-                self.store.keep(at, 0, 1, again, share)
-        return Message(**again)
+        self._within(release, 0, share)
+        normal = self.source(id, 0, f"{phase} signature")
+        signed = dict(message)
+        for name, part in noised.items():
+            signed[name] = signature(message[name], part, self.privacy, normal)
+        page.keep(at, 0, 1, signed, share)
+        return Message(**signed)
 
-    def _before(self, record: Mapping[str, Any]) -> tuple[int, float]:
-        """Return a client's number of releases so far, and the released share of its signature."""
-        if self.store is None:
-            return record.get("releases", 0), signed_share(record)
-        return self.store.count, self.store.signed
-
-    def _within(self, record: Mapping[str, Any], count: int, share: float = 0.0) -> None:
-        budget, (before, signed) = self.privacy.budget, self._before(record)
-        if budget is not None and (count or share) and self.privacy.epsilon(before + count, signed + share) > budget:
-            spent = f"epsilon after {before} releases is {self.privacy.epsilon(before, signed):.3g}"
+    def _within(self, release: ReleaseContext, count: int, share: float = 0.0) -> None:
+        """Raise Spent if these releases, or this share of a signature, would cost more than is allowed."""
+        if not count and not share:
+            return
+        budget, page, epsilon = self.privacy.budget, self._page(release), self.privacy.epsilon
+        if budget is not None and epsilon(page.count + count, page.signed + share) > budget:
+            spent = f"epsilon after {page.count} releases is {epsilon(page.count, page.signed):.3g}"
             raise Spent(f"{spent}, and one more would exceed the {budget:g} of privacy.budget")
-        if self.store is not None and (count or share):
-            self.store.check(count, share)
+        page.check(count, share)
 
 
 def _identity(value: Any) -> Any:
@@ -270,21 +261,16 @@ def _identity(value: Any) -> Any:
     return id(value)
 
 
-def signed_share(record: Mapping[str, Any]) -> float:
-    """Return the released share of a signature in a simulated client's release record."""
-    return float(sum(part["share"] for part in record.get("signed", {}).values()))
-
-
 def counted(states: Mapping[str, Mapping[str, Any]], ids: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Return {client id: {"releases", "signed", "open"}} from the clients' states; 0 for clients that sent nothing.
 
     signed: the share of a signature. "trained": counts of `one_more`, for clients that have trained privately.
     """
-    parts = {id: states[id].get(KEY, {}) if id in states else {} for id in ids}
-    return {
-        id: {
-            "releases": part.get("releases", 0), "signed": signed_share(part), "open": part.get("open", {}),
-            **({"trained": part["trained"]} if "trained" in part else {}),
-        }
-        for id, part in parts.items()
-    }  # fmt: skip
+    counts = {}
+    for id in ids:
+        record = states[id].get(KEY, {}) if id in states else {}
+        page = SimulatedPage(record)
+        counts[id] = {"releases": page.count, "signed": page.signed, "open": record.get("open", {})}
+        if page.trained is not None:
+            counts[id]["trained"] = page.trained
+    return counts

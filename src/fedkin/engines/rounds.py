@@ -78,9 +78,7 @@ class Exchange:
         sent: Iterable[tuple[str, Message]] = self.site.replies(ask.phase, requests)
         if self.forgery:
             sent = self.forgery.replies(ask.phase, requests, dict(sent), round).items()
-        # Replies in the order of the ids are averaged as they arrive, and not kept.
-        needs_all = self.log.observers or self.forgery or self.setup.engine.min_replies or order != sorted(order)
-        averaged = None if ask.mean is None or needs_all else AveragedReplies(ask.mean)
+        averaged = self._averaged(ask, order)
         replies: dict[str, Message] = {}
         add = replies.__setitem__ if averaged is None else averaged.add
         for id, reply in sent:
@@ -88,6 +86,14 @@ class Exchange:
                 add(id, envelope.message)
         self._stop_if_all(len(requests), self.failed(round), inbox)
         return replies if averaged is None else averaged
+
+    def _averaged(self, ask: Ask, order: Sequence[str]) -> AveragedReplies | None:
+        """Return an empty answer for replies that are averaged as they arrive, and not kept; None: they are kept.
+
+        This needs replies in the order of the ids, which nobody else reads.
+        """
+        needs_all = self.log.observers or self.forgery or self.setup.engine.min_replies or order != sorted(order)
+        return None if ask.mean is None or needs_all else AveragedReplies(ask.mean)
 
     def _summed(self, ask: Ask, mean: Mean, round: int, turn: int) -> Mapping[str, Message]:
         """Ask for one secure sum in each group; clients without a group are asked as usual."""
@@ -380,9 +386,14 @@ class Engine:
     def _offers(self, ids: Iterable[str] | None = None) -> dict[str, Message]:
         """Return the offers to these clients (None: to all evaluated clients: the honest and the unseen ones)."""
         ids = [id for id in self.roster if id not in self.adversaries] if ids is None else ids
-        unseen = self._offers_to_unseen(sorted(id for id in ids if not self.roster[id].seen))
-        offered = [id for id in ids if id in unseen or self.roster[id].seen]
-        return {id: unseen[id] if id in unseen else self.offer(id) for id in offered}
+        unseen = self._offers_to_unseen(sorted(set(ids).intersection(self.roster.unseen)))
+        offers = {}
+        for id in ids:
+            if id in unseen:
+                offers[id] = unseen[id]
+            elif self.roster[id].seen:
+                offers[id] = self.offer(id)
+        return offers
 
     def offer(self, id: str) -> Message:
         """Return the message that this client needs for its current model; it is empty between peers."""

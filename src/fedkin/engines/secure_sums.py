@@ -30,6 +30,7 @@ from fedkin.engines.masks import KEY_BYTES, SHARE_BYTES, FixedPoint, KeyPair, Wo
 from fedkin.errors import ConfigError, MethodError
 from fedkin.flow import Mean, Message, Method, Params
 from fedkin.forms import Bytes, Each, Fields, Integer, Shaped, Weights
+from fedkin.learning.aggregate import as_params
 from fedkin.learning.net import Net
 
 STEPS = KEYS, SHARES, MASKED, SURVIVORS, UNMASK = (
@@ -281,19 +282,18 @@ class Member:
         weight = mean.weigh(reply)
         if not 0 <= weight <= self.size:
             raise MethodError(f"a weight of {weight:g}, and this client has {self.size} samples")
-        params: Params = reply[mean.field]
+        fields = dict(reply)
+        params: Params = fields.pop(mean.field)
         floats = [tensor for tensor in params.values() if tensor.is_floating_point()]
         flat = torch.cat([tensor.detach().double().reshape(-1) for tensor in floats]).numpy()
         words = self.list.fixed.encode(flat, weight) + mask(self.seed, len(flat))
-        for other in self.held:
-            if other != self.place:
-                public = self.list.mask[other]
-                words += _signed_mask(self.mask_pair, self.place, other, public, self.session, len(flat))
+        for other in self.held.keys() - {self.place}:
+            public = self.list.mask[other]
+            words += _signed_mask(self.mask_pair, self.place, other, public, self.session, len(flat))
         self.next = SURVIVORS
-        rest = {name: value for name, value in reply.items() if name != mean.field}
-        counters = {name: tensor for name, tensor in params.items() if not tensor.is_floating_point()}
-        more = {"counters": counters} if counters else {}
-        return Message(**rest, **more, masked=torch.from_numpy(words.view(np.int64)))
+        if counters := {name: tensor for name, tensor in params.items() if not tensor.is_floating_point()}:
+            fields["counters"] = counters
+        return Message(**fields, masked=torch.from_numpy(words.view(np.int64)))
 
     def _hold(self, shares: Mapping[str, Tensor]) -> None:
         """Keep the neighbours' shares; raises MethodError if these are too few."""
@@ -404,8 +404,7 @@ class GroupSum:
                 return
             by_place = {self.list.names.index(id): reply for id, reply in sorted(replies.items())}
             if step == SHARES:
-                self.shares = {place: reply["shares"] for place, reply in by_place.items()}
-                self.commitments = {place: bytes_of(reply["commitment"]) for place, reply in by_place.items()}
+                self._take_shares(by_place)
             elif step == MASKED:
                 for id in sorted(replies):
                     self.add(id, replies[id])
@@ -430,6 +429,10 @@ class GroupSum:
         cipher, mask = (b"".join(bytes_of(replies[id][which]) for id in names) for which in ("cipher", "mask"))
         self.list = _KeyList(self.session, names, cipher, mask, [replies[id]["size"] for id in names])
         self.signed = [replies[id]["signature"] for id in names]
+
+    def _take_shares(self, replies: Mapping[int, Message]) -> None:
+        self.shares = {place: reply["shares"] for place, reply in replies.items()}
+        self.commitments = {place: bytes_of(reply["commitment"]) for place, reply in replies.items()}
 
     def _check_enough(self, count: int, step: str) -> None:
         needed = threshold(len(self.list.near(0))) if step != KEYS else 2
@@ -477,14 +480,8 @@ class GroupSum:
         """Return the mean of the members' parameters, shaped like `initial`; raises MethodError for zero weight."""
         if not self.weight > 0:
             raise MethodError(f"a weighted mean with weights that sum to {self.weight:g}")
-        means, at, result = torch.from_numpy(self.total / self.weight), 0, dict[str, Tensor]()
-        for name, tensor in initial.items():
-            if tensor.is_floating_point():
-                part = means[at : at + tensor.numel()]
-                result[name], at = part.reshape(tensor.shape).to(tensor.dtype), at + tensor.numel()
-            else:
-                result[name] = torch.stack([reply["counters"][name] for reply in self.replies.values()]).amax(0)
-        return result
+        counters = [reply.get("counters", {}) for reply in self.replies.values()]
+        return as_params(self.total / self.weight, initial, counters)
 
     @property
     def weight(self) -> float:

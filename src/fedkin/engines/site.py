@@ -311,26 +311,30 @@ class LocalSite(Site):
         method = self.setup.method
         return type(method).model_validate(method.model_dump()) if self.own_method else method
 
-    def flow(self, id: str, name: str, message: Message | None = None) -> Running:
-        """Return the flow of a client's phase, or of a peer's round or welcome, before its first step.
-
-        The flow gets a copy of the state, so that its failure changes nothing. Raises MethodError for unknown phases.
-        """
-        method, phase = self.method(), message is not None
-        if name != "welcome" and self.setup.faults.crashes(self.setup.seed, id, self.number, name):
-            raise Crashed("crashed, as faults.crash has it")
-        if phase and name not in method.phases():
+    def flow(self, id: str, name: str, message: Message) -> Running:
+        """Return the flow of a client's phase before its first step; raises MethodError for unknown phases."""
+        method = self.method()
+        self._crash(id, name)
+        if name not in method.phases():
             raise MethodError(f"method {method.name!r} declares no phase {name!r}")
-        if phase and self.setup.privacy.on:
+        if self.setup.privacy.on:
             self.releases.admit(self._release_context(id, name, message))
-        view = self.view(id, self.neighbours.get(id, ()) if name == "round" else ())
-        view.state = copy_for_flow(view.state)
-        if name == "round" or (phase and not any(map(noised_in, method.declared(name) or ()))):
+        view = self._view_for_flow(id)
+        if not any(map(noised_in, method.declared(name) or ())):
             self._seal(view)
-        flow = getattr(method, name)(view, *([message] if phase else ()))
-        if phase or name == "round":
-            check_yields(method, name, flow)
-        return Running(id, name, view, flow, message or Message())
+        flow = getattr(method, name)(view, message)
+        check_yields(method, name, flow)
+        return Running(id, name, view, flow, message)
+
+    def _crash(self, id: str, name: str) -> None:
+        if self.setup.faults.crashes(self.setup.seed, id, self.number, name):
+            raise Crashed("crashed, as faults.crash has it")
+
+    def _view_for_flow(self, id: str, neighbours: Iterable[str] = ()) -> Any:
+        """Return a view with a copy of the state, so that a flow that fails changes nothing."""
+        view = self.view(id, neighbours)
+        view.state = copy_for_flow(view.state)
+        return view
 
     def run_flows(
         self, ids: Sequence[str], start: Callable[[str], Running], phase: str, answers: Mapping[str, Any] | None = None
@@ -344,30 +348,41 @@ class LocalSite(Site):
         while waiting or running:
             stopped: list[Running] = []
             with self.clock.of("local"), self.clock.of(f"local.{phase}"):
-                while waiting and self.executor.room > 0:
-                    id = waiting.pop()
+                for flow, answer in self._ready(waiting, running, start, phase, answers or {}):
                     try:
-                        flow = start(id)
-                        if self._advance(flow, (answers or {}).get(id)):
-                            running[id] = flow
+                        if self._advance(flow, answer):
+                            running[flow.id] = flow
                         else:
                             stopped.append(flow)
                     except Exception as error:  # not `failures.of`: a context is slower, and this runs for each client
-                        self.failures.note(error, id, phase)
-                for job, result in self.executor.collect() if running else ():
-                    assert not isinstance(job, ScoreJob)
-                    flow = running.pop(job.id)
-                    try:
-                        if isinstance(result, FedkinError):
-                            raise result
-                        self.work.add(job, result, self.operations.per_sample(job))
-                        if self._advance(flow, self._attacked(job, result, phase)):
-                            running[job.id] = flow
-                        else:
-                            stopped.append(flow)
-                    except Exception as error:
-                        self.failures.note(error, job.id, phase)
+                        self.failures.note(error, flow.id, phase)
             yield from stopped
+
+    def _ready(
+        self, waiting: list[str], running: dict[str, Running], start: Callable[[str], Running], phase: str,
+        answers: Mapping[str, Any],
+    ) -> Iterator[tuple[Running, Any]]:  # fmt: skip
+        """Yield flows with what they get: waiting ones while the executor has room, then running ones with results."""
+        while waiting and self.executor.room > 0:
+            id = waiting.pop()
+            try:
+                flow = start(id)
+            except Exception as error:
+                self.failures.note(error, id, phase)
+                continue
+            yield flow, answers.get(id)
+        for job, result in self.executor.collect() if running else ():
+            assert not isinstance(job, ScoreJob)
+            flow = running.pop(job.id)
+            try:
+                if isinstance(result, FedkinError):
+                    raise result
+                self.work.add(job, result, self.operations.per_sample(job))
+                answer = self._attacked(job, result, phase)
+            except Exception as error:
+                self.failures.note(error, job.id, phase)
+                continue
+            yield flow, answer
 
     def _advance(self, running: Running, answer: Any) -> bool:
         """Resume a flow; returns True if it requests another job, and False if it shares or has ended."""
@@ -480,23 +495,19 @@ class LocalSite(Site):
     def _replies(self, phase: str, messages: Mapping[str, Message]) -> Iterator[tuple[str, Message]]:
         # A client without training samples, as an unseen client may be, cannot answer.
         waiting = deque(id for id in messages if self.now[id].size)
-        ready: dict[str, Message] = {}
-        failures, failed = self.failures, set[str]()
-        noted = len(failures.list)  # earlier failures belong to another exchange
-
+        ready: dict[str, Message | None] = {}  # None: the client has failed
+        noted = len(self.failures.list)  # earlier failures belong to another exchange
         for running in self.run_flows(list(waiting), lambda id: self.flow(id, phase, messages[id]), phase):
-            try:
+            with self.failures.of(running.id, phase):
                 ready[running.id] = self.reply(running)
-            except Exception as error:
-                failures.note(error, running.id, phase)
             del running
-            failed |= {failure.id for failure in failures.list[noted:]}
-            noted = len(failures.list)
-            while waiting and (waiting[0] in ready or waiting[0] in failed):
+            ready |= {failure.id: None for failure in self.failures.list[noted:]}
+            noted = len(self.failures.list)
+            while waiting and waiting[0] in ready:
                 id = waiting.popleft()
-                if id in ready:
-                    yield id, ready.pop(id)
-        yield from ((id, ready.pop(id)) for id in waiting if id in ready)
+                if (reply := ready.pop(id)) is not None:
+                    yield id, reply
+        yield from ((id, reply) for id in waiting if (reply := ready.get(id)) is not None)
 
     def begin(self, neighbours: Mapping[str, frozenset[str]]) -> None:
         self.neighbours, self.peer_flows = neighbours, {}
@@ -519,11 +530,21 @@ class LocalSite(Site):
     def _round_of(self, id: str) -> Running:
         """Return the flow of a peer's round; the first call starts it."""
         if id not in self.peer_flows:
-            self.peer_flows[id] = self.flow(id, "round")
+            method = self.method()
+            self._crash(id, "round")
+            view = self._view_for_flow(id, self.neighbours.get(id, ()))
+            self._seal(view)
+            flow = method.round(view)
+            check_yields(method, "round", flow)
+            self.peer_flows[id] = Running(id, "round", view, flow)
         return self.peer_flows[id]
 
+    def _welcome_of(self, id: str) -> Running:
+        view = self._view_for_flow(id)
+        return Running(id, "welcome", view, self.method().welcome(view))
+
     def welcome(self, ids: Iterable[str]) -> None:
-        for running in self.run_flows(list(ids), lambda id: self.flow(id, "welcome"), "welcome"):
+        for running in self.run_flows(list(ids), self._welcome_of, "welcome"):
             self.keep(running)
 
     def reports(self, ids: Iterable[str]) -> dict[str, Message]:

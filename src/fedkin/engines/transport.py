@@ -221,20 +221,26 @@ class MessageLog:
                     if (measured := self._measured(envelope, inbox)) is None:
                         continue
                     size, message = measured, envelope.message
-                why: Undelivered | None = None
-                if inbox is None or envelope.receiver in inbox.phases:
-                    carried = self.transport.carry(envelope)
-                    if isinstance(carried, Missing):
-                        why = Undelivered(carried)
-                    elif inbox is None or (why := inbox.refuses(carried)) is None:
-                        arrived.append(carried)
-                if size[0] or why is not None:
+                carried, why = self._carried(envelope, inbox)
+                if carried is not None:
+                    arrived.append(carried)
+                if size[0] or why:
                     round, phase, _, sender, receiver, _ = envelope
-                    self.traffic.append(Traffic(round, sender, receiver, phase, *size, *(why or ())))
+                    self.traffic.append(Traffic(round, sender, receiver, phase, *size, *why))
         for observer in self.observers:
             for envelope in arrived:
                 observer.delivered(envelope)
         return arrived
+
+    def _carried(self, envelope: Envelope, inbox: Inbox | None) -> tuple[Envelope | None, Undelivered | tuple[()]]:
+        """Return what arrives, and why nothing does; a receiver that has ended its round receives nothing."""
+        if inbox is not None and envelope.receiver not in inbox.phases:
+            return None, ()
+        carried = self.transport.carry(envelope)
+        if isinstance(carried, Missing):
+            return None, Undelivered(carried)
+        why = None if inbox is None else inbox.refuses(carried)
+        return (carried, ()) if why is None else (None, why)
 
     def _measured(self, envelope: Envelope, inbox: Inbox | None) -> tuple[int, int] | None:
         """Return the size of a message; None if it cannot be sent."""

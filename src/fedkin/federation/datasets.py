@@ -37,13 +37,8 @@ def clients_of_datasets(
     reader = _Reader(target)
     owner, is_test = list[str](), list[npt.NDArray[np.bool_]]()
     for id, dataset in datasets.items():
-        if isinstance(dataset, tuple) and len(dataset) == 2:
-            first = reader.read(dataset[0], f"client {id!r}: train ")
-            test = np.arange(first + reader.read(dataset[1], f"client {id!r}: test ")) >= first
-        else:
-            test = hold_out(np.full(reader.read(dataset, f"client {id!r}: "), id), test_fraction, seed)
-        owner += [id] * len(test)
-        is_test.append(test)
+        is_test.append(_read_client(reader, id, dataset, test_fraction, seed))
+        owner += [id] * len(is_test[-1])
     arrays = {name: np.concatenate(values) for name, values in reader.arrays.items()}
     y = arrays.pop(_TARGET)
     if scale is None and any(array.dtype == np.uint8 for array in arrays.values()):
@@ -51,6 +46,14 @@ def clients_of_datasets(
     split = np.where(np.concatenate(is_test), "test", "train")
     clients, task = clients_of(arrays.get(_INPUT, arrays), y, owner, None, split, 0, classes, scale, seed, kind)
     return [replace(client, group=(group or {}).get(client.id)) for client in clients], task
+
+
+def _read_client(reader: _Reader, id: str, dataset: Any, test_fraction: float, seed: int) -> npt.NDArray[np.bool_]:
+    """Read a client's samples; return which of them are test samples."""
+    if isinstance(dataset, tuple) and len(dataset) == 2:
+        first = reader.read(dataset[0], f"client {id!r}: train ")
+        return np.arange(first + reader.read(dataset[1], f"client {id!r}: test ")) >= first
+    return hold_out(np.full(reader.read(dataset, f"client {id!r}: "), id), test_fraction, seed)
 
 
 def picture(image: Any) -> npt.NDArray[Any]:
@@ -106,10 +109,10 @@ class _Reader:
             raise DataError(f"{place}: has {', '.join(arrays)}, the samples before have {', '.join(self.arrays)}")
         count = len(arrays[_TARGET])
         for name, array in arrays.items():
-            before = self.arrays.setdefault(name, [])
+            before = self.arrays.setdefault(name, [array[:0]])
             if len(array) != count:
                 raise DataError(f"{place}: {len(array)} inputs and {count} targets in one batch")
-            if before and array.shape[1:] != before[0].shape[1:]:
+            if array.shape[1:] != before[0].shape[1:]:
                 shapes = f"{list(array.shape[1:])}, those before have {list(before[0].shape[1:])}"
                 how = "resize or pad samples to one shape in the dataset, or in the loader's collate_fn"
                 raise DataError(f"{place}: {name} has shape {shapes}; {how}")

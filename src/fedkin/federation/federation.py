@@ -310,12 +310,17 @@ def _check_inputs(where: str, samples: Samples, task: Task, checked: set[tuple[i
         own, wanted = tuple(array.shape[1:]), task.shapes[name]
         if own != wanted:
             raise DataError(f"{place} have shape {own}, the task's is {wanted}")
-        if (name in codes) != (name in task.codes):
-            expected = "int32 or int64 without a scale" if name in task.codes else "floats or uint8"
-            raise DataError(f"{place} are {array.dtype}; expected {expected}, as the task's and other clients' are")
+        _check_type(place, array, name in codes, name in task.codes)
         if samples.scale is not None and (alone or array.dtype == torch.uint8):
             samples.scale.check(wanted[0] if wanted else 1, f"{where}: scale")
         _check_finite(place, array, checked)
+
+
+def _check_type(place: str, array: Tensor, coded: bool, wanted: bool) -> None:
+    """Raise DataError for codes where the task has numbers, and for numbers where it has codes."""
+    if coded != wanted:
+        expected = "int32 or int64 without a scale" if wanted else "floats or uint8"
+        raise DataError(f"{place} are {array.dtype}; expected {expected}, as the task's and other clients' are")
 
 
 def _check_finite(place: str, array: Tensor, checked: set[tuple[int, int]]) -> None:

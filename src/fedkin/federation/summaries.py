@@ -7,7 +7,7 @@ follow from all summaries equal those of a simulation over the same tables, bit 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
@@ -18,6 +18,7 @@ from fedkin.errors import DataError, first_few
 from fedkin.federation.table_encoding import (
     AsJson,
     Column,
+    Columns,
     Encoding,
     Moments,
     Profile,
@@ -70,11 +71,10 @@ class ColumnTypes(AsJson):
 
 def common_columns(tables: Mapping[str, ColumnTypes]) -> ColumnTypes:
     """Return the columns that most tables have, each with its most frequent type; the first table breaks ties."""
-    first, *others = tables.values()
-    have = Counter(name for table in tables.values() for name in table.types)
+    first = next(iter(tables.values()))
     types: dict[str, ColumnType] = {}
-    for name in [*first.types, *(name for table in others for name in table.types)]:
-        if 2 * have[name] + (name in first.types) > len(tables):
+    for name, count in Counter(name for table in tables.values() for name in table.types).items():
+        if 2 * count + (name in first.types) > len(tables):
             kinds = Counter(table.types[name] for table in tables.values() if table.types.get(name, "empty") != "empty")
             types[name] = kinds.most_common(1)[0][0] if kinds else "empty"
     return ColumnTypes(types, Counter(table.target for table in tables.values()).most_common(1)[0][0])
@@ -171,22 +171,27 @@ def summary_of(table: pa.Table, reading: Reading, where: str, typed: bool = Fals
     for name in reading.categories:
         if types.get(name) == "number" and not typed:
             types[name] = "text"
-    target_type, distinct = _type_of(table, reading.target), sorted(set(columns.values))
-    values: tuple[str, ...] | None = tuple(distinct)
-    moments: Moments | None = None
-    if reading.kind == "regression" and target_type == "text":
-        raise DataError(f"{where}: column {reading.target!r}: expected numbers to predict, got texts")
-    if reading.kind in (None, "regression") and target_type != "text":
-        if reading.kind == "regression" or kind_of(distinct, text=False) == "regression":
-            values = None
-        target = table.select([reading.target])
-        (profile,) = profiles_of(columns, target, {reading.target: "number"}, where)
-        moments = profile.numbers[reading.target]
+    target_type = _type_of(table, reading.target)
+    values, moments = _target_summary(table, reading, columns, target_type, where)
     (profile,) = profiles_of(columns, columns.inputs, columns.kinds, where)
     for name, counts in profile.categories.items():
         if types[name] == "text" and (words := _not_countable(counts, name in reading.categories)):
             raise DataError(f"{where}: column {name!r}: {words}")
     return TableSummary(types, profile, target_type, values, moments)
+
+
+def _target_summary(
+    table: pa.Table, reading: Reading, columns: Columns, kind: ColumnType, where: str
+) -> tuple[tuple[str, ...] | None, Moments | None]:
+    """(the target's different values, its moments), each None if it is not needed."""
+    if reading.kind == "regression" and kind == "text":
+        raise DataError(f"{where}: column {reading.target!r}: expected numbers to predict, got texts")
+    distinct = sorted(set(columns.values))
+    if reading.kind not in (None, "regression") or kind == "text":
+        return tuple(distinct), None
+    (profile,) = profiles_of(columns, table.select([reading.target]), {reading.target: "number"}, where)
+    to_predict = reading.kind == "regression" or kind_of(distinct, text=False) == "regression"
+    return None if to_predict else tuple(distinct), profile.numbers[reading.target]
 
 
 def _not_countable(counts: Mapping[str, int], declared: bool) -> str:
@@ -240,14 +245,18 @@ def unlike_targets(summaries: Mapping[str, TableSummary], reading: Reading) -> d
     values = {id: dict.fromkeys(summaries[id].values or ()) for id in sorted(summaries)}
     usual = _usual_spellings(values.values(), risk)
     classes = [value for value, spelling in usual.items() if value == spelling][: 2 if risk else None]
-    reasons = {}
-    for id, each in values.items():
-        if unusual := [value for value in each if usual[value] != value]:
-            most = _listed(usual[value] for value in unusual)
-            reasons[id] = f"its target has {_listed(unusual)}, which most write {most}"
-        elif more := [value for value in each if value not in classes]:
-            reasons[id] = f"its target has {_listed(more)}, and a risk has two values, here {_listed(classes)}"
-    return reasons
+    reasons = {id: _unlike(each, usual, classes) for id, each in values.items()}
+    return {id: reason for id, reason in reasons.items() if reason}
+
+
+def _unlike(values: Iterable[str], usual: Mapping[str, str], classes: Sequence[str]) -> str:
+    """Why a target with these values is unlike most; empty if it is not."""
+    if unusual := [value for value in values if usual[value] != value]:
+        most = _listed(usual[value] for value in unusual)
+        return f"its target has {_listed(unusual)}, which most write {most}"
+    if more := [value for value in values if value not in classes]:
+        return f"its target has {_listed(more)}, and a risk has two values, here {_listed(classes)}"
+    return ""
 
 
 def _usual_spellings(values: Collection[Collection[str]], risk: bool) -> dict[str, str]:

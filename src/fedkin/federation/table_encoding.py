@@ -291,9 +291,9 @@ def refuse_decimal_texts(inputs: pa.Table, categories: Collection[str]) -> None:
     for name in inputs.column_names:
         if name in categories or not _is_text(inputs.schema.field(name).type):
             continue
-        different = [text.strip() for text in codes(inputs, name)[0] if text.strip()]
+        different = list(filter(None, map(str.strip, codes(inputs, name)[0])))
         decimal = next((text for text in different if "." in text or "," in text), None)
-        if decimal is not None and all(_NUMBER.fullmatch(text) for text in different):
+        if decimal is not None and all(map(_NUMBER.fullmatch, different)):
             raise DataError(
                 f"frame: column {name!r}: expected numbers or categories, got texts that are numbers, such as "
                 f"{decimal!r}: convert the column to numbers, or name it in categories"
@@ -485,10 +485,7 @@ class Profile(AsJson):
             raise DataError("profiles: expected at least one, got none")
         first = parts[0]
         for part in parts:
-            if (part.numbers.keys(), part.categories.keys()) != (first.numbers.keys(), first.categories.keys()):
-                odd = sorted({*part.numbers, *part.categories} ^ {*first.numbers, *first.categories})
-                what = f"{odd[0]!r} is in one only" if odd else "a column is a number in one and a category in another"
-                raise DataError(f"profiles: expected the same columns in all; {what}")
+            first.check_columns(part)
         moments = {name: Moments.merged([part.numbers[name] for part in parts]) for name in first.numbers}
         counts = {name: Counter[str]() for name in first.categories}
         for part in parts:
@@ -496,6 +493,13 @@ class Profile(AsJson):
                 counts[name].update(client_counts)
         categories = {name: dict(sorted(total.items())) for name, total in counts.items()}
         return cls(sum(part.rows for part in parts), moments, categories)
+
+    def check_columns(self, other: Profile) -> None:
+        """Raise DataError if another profile has other columns."""
+        if (self.numbers.keys(), self.categories.keys()) != (other.numbers.keys(), other.categories.keys()):
+            odd = sorted({*self.numbers, *self.categories} ^ {*other.numbers, *other.categories})
+            what = f"{odd[0]!r} is in one only" if odd else "a column is a number in one and a category in another"
+            raise DataError(f"profiles: expected the same columns in all; {what}")
 
     def check(self) -> None:
         """Raise DataError if it counts more values than rows."""
@@ -705,16 +709,20 @@ def target_of(
         return Target("regression", (), total.mean, total.deviation)
     if different is None:
         raise DataError(f"{where}: a participant sent no values, and they are classes")
-    key: Callable[[str], Any] = str.casefold if kind == "risk" else str
-    if not text and all(is_number(value) for value in different):
-        key = _exact
-    # Sorted twice: the order of a set, which differs from process to process, must not decide between equal keys.
-    classes = sorted(sorted(map(str, different)), key=key)
+    classes = _sorted_classes(different, kind, text)
     if len(classes) < 2:
         raise DataError(f"{where} is {classes[0]!r} in every row; expected at least 2 classes")
     if kind == "risk":
         classes = _event_last(classes, reading.positive, where)
     return Target(kind, tuple(classes))
+
+
+def _sorted_classes(different: Collection[str], kind: Kind, text: bool) -> list[str]:
+    key: Callable[[str], Any] = str.casefold if kind == "risk" else str
+    if not text and all(map(is_number, different)):
+        key = _exact
+    # Sorted twice: the order of a set, which differs from process to process, must not decide between equal keys.
+    return sorted(sorted(map(str, different)), key=key)
 
 
 def _event_last(classes: list[str], event: str | None, where: str) -> list[str]:

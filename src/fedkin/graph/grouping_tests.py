@@ -39,7 +39,7 @@ from fedkin.graph.p_values import (
     ward,
 )
 from fedkin.graph.record import MEANINGS, Evidence
-from fedkin.graph.signatures import BLOCKS, Cells, Moments, Signature, pool
+from fedkin.graph.signatures import BLOCKS, Cells, Moments, Signature, fields_of, pool
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,12 +198,11 @@ def _verdicts(search: Search, ids: tuple[str, ...], signed: list[Signature], ord
     verdicts = tuple(verdict for _, verdict in leaves)
     profiles = tuple(_profile([signed[row] for row in rows], verdict) for rows, verdict in leaves)
     tree = []
-    for node in search.tree:
-        rows = np.sort(order[node["rows"]])
-        tree.append({name: value for name, value in node.items() if name != "rows"} | {
-            "clients": [ids[row] for row in rows],
-            "group": int(labels[rows[0]]) if node["verdict"] else None,
-        })  # fmt: skip
+    for node in map(dict, search.tree):
+        rows = np.sort(order[node.pop("rows")])
+        node["clients"] = [ids[row] for row in rows]
+        node["group"] = int(labels[rows[0]]) if node["verdict"] else None
+        tree.append(node)
     return Verdicts(ids, labels, verdicts, tuple(tree), profiles, search.alpha, search.tests, _warnings(ids, signed))
 
 
@@ -270,15 +269,18 @@ class Search:
         self._note(node, p, effects)
         rejected = [name for name in self.views if p[name] < self.alpha]
         interact = min(effects.offset_p, effects.concept_p) * self.tests < self.alpha
-        if not rejected and not interact:
-            return self._group(node, "same")
-        blocks = rejected or ["xy" if "xy" in self.views else "x"]
+        if rejected or interact:
+            return self._divide(node, rejected or ["xy" if "xy" in self.views else "x"], effects, interact)
+        return self._group(node, "same")
+
+    def _divide(self, node: int, blocks: list[str], effects: Interaction, interact: bool) -> list[int]:
+        """Settle a node whose clients differ in these blocks. interact: whether they differ by offset or concept."""
         only_shares = self.table is not None and not interact
         if self._cut_into_groups(node, blocks, only_shares):
             return []
         if only_shares:
             return self._group(node, "shares")
-        view = self._clumped_view(rows, blocks)
+        view = self._clumped_view(self.tree[node]["rows"], blocks)
         if view is not None:
             return self._cut(node, view)
         if self.table is not None and (effects.concept_p * self.tests >= self.alpha or effects.concept_size < _FLOOR):
@@ -306,11 +308,11 @@ class Search:
         p, _, view = min((*self._clump(rows, view), view) for view in sorted({*blocks, "+".join(blocks)}))
         return view if p <= _CLUMPED else None
 
-    def _groups(self, node: int, rejected: list[str], most: int | None = None) -> list[Labels] | None:
+    def _groups(self, node: int, rejected: list[str], most: float = np.inf) -> list[Labels] | None:
         """Cut in two until no test rejects; each part is a group. Return None above `most` parts."""
         todo, parts = [(node, rejected)], list[Labels]()
         while todo:
-            if most is not None and len(todo) + len(parts) > most:
+            if len(todo) + len(parts) > most:
                 return None
             at, rejected = todo.pop()
             rows = self.tree[at]["rows"]
@@ -628,13 +630,11 @@ class Stack:
 
 def stacked(moments: Sequence[Moments], *, shares: bool = False) -> Stack:
     """Stack every client's moments of one block; added noise and rounding lower a client's weight."""
-    means, halves = np.stack([m.mean for m in moments]), np.stack([m.half for m in moments])
-    n, effect = np.array([float(m.n) for m in moments]), np.array([m.effect for m in moments])
-    width, weight = means.shape[1], n / effect
-    traces, free = np.stack([m.traces for m in moments]), np.stack([m.free for m in moments])
+    means, halves, traces, free = fields_of(moments, "mean", "half", "traces", "free")
+    weight, noise = fields_of(moments, "weight", "noise")
+    width, noisy = means.shape[1], bool(noise.any())
     plain = Stack(means, halves, weight, traces, free, shares)
-    noise = np.array([m.noise for m in moments]) + np.square(means).mean(axis=1) * _ROUNDING**2 / 3
-    noisy = any(m.noise for m in moments)
+    noise = noise + np.square(means).mean(axis=1) * _ROUNDING**2 / 3
     pooled, _ = plain.pooled()
     # Noise may leave a trace of 0; weights need a scale above 0.
     t1 = max(pooled[0], _LEAST_TRACE) if noisy else pooled[0]

@@ -32,9 +32,7 @@ def network(
     names = sorted(ids)
     n = len(names)
     if kind == "planted":
-        if planted is None:
-            raise ConfigError("run.network: 'planted' needs planted groups, and those of this federation are not known")
-        return {id: tuple(other for other in names if other != id and planted[other] == planted[id]) for id in names}
+        return _planted(names, planted)
     if kind == "regular" and (value >= n or (value * n) % 2):
         expected = "K must be below the number of peers, and K times it even"
         raise ConfigError(f"run.network: {spec!r} with {n} peers: {expected}")
@@ -59,6 +57,12 @@ def _links(kind: str, value: float, n: int, draw: np.random.Generator) -> Links:
     return np.zeros((n, n), dtype=bool)
 
 
+def _planted(names: Sequence[str], planted: Mapping[str, str] | None) -> dict[str, tuple[str, ...]]:
+    if planted is None:
+        raise ConfigError("run.network: 'planted' needs planted groups, and those of this federation are not known")
+    return {id: tuple(other for other in names if other != id and planted[other] == planted[id]) for id in names}
+
+
 def check_network(spec: str) -> tuple[str, float, bool]:
     """Return (kind, its value or 0, whether the network changes each round); raises ConfigError.
 
@@ -73,8 +77,10 @@ def check_network(spec: str) -> tuple[str, float, bool]:
         raise ConfigError(f"run.network: no network {kind!r}; {nearest(kind, NETWORKS)}")
     if (kind in ("regular", "erdos-renyi")) != bool(colon):
         raise ConfigError(f"run.network: {spec!r}: expected regular:K, erdos-renyi:P, full, ring, planted or none")
-    if not colon:
-        return kind, 0.0, bool(comma)
+    return kind, _value_of(spec, kind, text) if colon else 0.0, bool(comma)
+
+
+def _value_of(spec: str, kind: str, text: str) -> float:
     try:
         value = float(text)
     except ValueError:
@@ -83,7 +89,7 @@ def check_network(spec: str) -> tuple[str, float, bool]:
         raise ConfigError(f"run.network: {spec!r}: K must be a whole number, at least 1")
     if kind == "erdos-renyi" and not 0 <= value <= 1:
         raise ConfigError(f"run.network: {spec!r}: P must be from 0 to 1")
-    return kind, value, bool(comma)
+    return value
 
 
 def _circulant(n: int, degree: int) -> Links:

@@ -26,7 +26,7 @@ import numpy as np
 
 from fedkin.errors import GraphError
 from fedkin.graph._check import Array
-from fedkin.graph.signatures import Moments, Plan, Signature, as_samples, targets_of
+from fedkin.graph.signatures import Moments, Plan, Signature, as_samples, samples_of, targets_of
 from fedkin.keys import rng as keyed
 
 # Octaves of distance, 2^-16 to 2^16: features need the scale within a factor of sqrt(2) only.
@@ -80,9 +80,7 @@ def sums(plan: Plan, x: Any, y: Any = None) -> Array:
 
     Of each block: the sum of its features, then n |S| of their covariance S, weighted. Features have length 1.
     """
-    x = as_samples(x)
-    if x.shape[1] != plan.dim:
-        raise GraphError(f"x: a sample has {x.shape[1]} numbers; the plan was made for {plan.dim}")
+    x = samples_of(plan, x)
     blocks = _features(plan, x, targets_of(plan, y, len(x)))
     roots = []
     for p in blocks.values():

@@ -147,12 +147,11 @@ class Moments:
         parts = [m for m in parts if m.n] or list(parts[:1])
         if len(parts) == 1:
             return parts[0]
-        weight = np.array([m.weight for m in parts])
-        share, n = weight / weight.sum(), sum(m.n for m in parts)
-        mean, half = share @ np.stack([m.mean for m in parts]), share @ np.stack([m.half for m in parts])
-        traces, free = pool(np.stack([m.traces for m in parts]), np.stack([m.free for m in parts]))
-        noise = float(share**2 @ np.array([m.noise for m in parts]))
-        return cls(n, mean, half, traces, free, float(n / weight.sum()), noise)
+        sizes, weight, noise = fields_of(parts, "n", "weight", "noise")
+        means, halves, traces, free = fields_of(parts, "mean", "half", "traces", "free")
+        share, n = weight / weight.sum(), int(sizes.sum())
+        effect = float(n / weight.sum())
+        return cls(n, share @ means, share @ halves, *pool(traces, free), effect, float(share**2 @ noise))
 
     def to_arrays(self) -> Arrays:
         """mean and half in float16 (float32 where that would overflow), all else as float32."""
@@ -196,6 +195,11 @@ def cross_traces(thirds: list[Array]) -> tuple[float, float]:
         return float(squares) / 3, float((ab @ bc * ca.T).sum())
     a, b, c = a.T @ a, b.T @ b, c.T @ c
     return float((a * b).sum() + (b * c).sum() + (a * c).sum()) / 3, float((a @ b * c).sum())
+
+
+def fields_of(parts: Sequence[Any], *names: str) -> list[Any]:
+    """These fields of all parts, each as one array with a row for each part."""
+    return [np.array([getattr(part, name) for part in parts]) for name in names]
 
 
 def pool(traces: Array, free: Array) -> tuple[Array, Array]:
@@ -298,16 +302,11 @@ class Plan:
     def of(cls, spreads: Iterable[Spread], *, classes: int | None = None, features: int = 128, seed: int = 0) -> Plan:
         """Make the plan from all clients' first messages. classes: if known, else the largest label seen + 1."""
         parts = list(spreads)
-        if not parts:
-            raise GraphError("a plan needs the spread of at least one client; got none")
-        formats = {(spread.dim, len(spread.squares)) for spread in parts}
-        if len(formats) > 1:
-            widths = ", ".join(str(dim) for dim, _ in sorted(formats))
-            raise GraphError(f"clients have {widths} numbers per sample; expected one format")
-        free = max(sum(spread.n for spread in parts) - len(parts), 1)
-        squares: Array = sum(spread.squares for spread in parts) / free  # type: ignore[assignment]
+        _check_formats(parts)
+        sizes, labels = fields_of(parts, "n", "classes")
+        squares: Array = sum(spread.squares for spread in parts) / max(int(sizes.sum()) - len(parts), 1)  # type: ignore[assignment]
         count, first, second = sum(spread.target for spread in parts)  # type: ignore[misc]
-        most = max(spread.classes for spread in parts)
+        most = int(labels.max())
         classes = most if classes is None else classes
         if (classes and count) or classes < most:
             raise GraphError(
@@ -399,6 +398,15 @@ class Plan:
         return np.searchsorted(special.ndtri(np.arange(1, _BINS) / _BINS), self._standard(y))
 
 
+def _check_formats(spreads: Sequence[Spread]) -> None:
+    if not spreads:
+        raise GraphError("a plan needs the spread of at least one client; got none")
+    formats = {(spread.dim, len(spread.squares)) for spread in spreads}
+    if len(formats) > 1:
+        widths = ", ".join(str(dim) for dim, _ in sorted(formats))
+        raise GraphError(f"clients have {widths} numbers per sample; expected one format")
+
+
 def _mean_and_deviation(count: float, first: float, second: float) -> tuple[float, float]:
     """Mean and deviation from sums of powers; a deviation of 0 becomes 1."""
     mean = first / count
@@ -465,15 +473,15 @@ class Cells:
         """Return the cells of all clients' samples, if a class has the same mean at all clients."""
         classes, at = np.unique(np.concatenate([part.classes for part in parts]), return_inverse=True)
         of = np.repeat(np.arange(len(parts)), [len(part.classes) for part in parts])
-        fields = ("counts", "scatter", "dof")
-        counts, scatter, dof = (np.concatenate([getattr(part, name) for part in parts]) for name in fields)
-        weight = counts / np.array([part.effect for part in parts])[of]
-        sums = np.zeros((len(classes), parts[0].means.shape[1]))
-        np.add.at(sums, at, weight[:, None] * np.concatenate([part.means for part in parts]))
-        free = np.array([part.free for part in parts])
-        traces, total = pool(np.stack([part.traces for part in parts]), np.repeat(free[:, None], 3, axis=1))
         if not len(classes):
             return parts[0]
+        fields = ("counts", "scatter", "dof", "means")
+        counts, scatter, dof, means = (np.concatenate([getattr(part, name) for part in parts]) for name in fields)
+        effects, free, traces = fields_of(parts, "effect", "free", "traces")
+        weight = counts / effects[of]
+        sums = np.zeros((len(classes), means.shape[1]))
+        np.add.at(sums, at, weight[:, None] * means)
+        traces, total = pool(traces, np.repeat(free[:, None], 3, axis=1))
         of_cells = (weight, counts, scatter, dof)
         weights, counts, scatter, dof = (np.bincount(at, values).astype(np.float64) for values in of_cells)
         effect = float(counts.sum() / weights.sum())
@@ -537,7 +545,7 @@ class Signature:
     def total(cls, parts: Sequence[Signature]) -> Signature:
         """Return the signature of all clients' samples, if all have one distribution."""
         first = parts[0]
-        if any(part.plan != first.plan or set(part.blocks) != set(first.blocks) for part in parts):
+        if len({(part.plan, frozenset(part.blocks)) for part in parts}) > 1:
             raise GraphError("signatures of two plans cannot be merged; sign again with one plan")
         blocks = {name: Moments.total([part.blocks[name] for part in parts]) for name in first.blocks}
         cells = [part.cells for part in parts if part.cells is not None]
@@ -661,9 +669,7 @@ def sign(plan: Plan, x: Any, y: Any = None, *, ordered: bool = True) -> Signatur
     >>> list(one.blocks), one.cells.means.shape, len(one.to_bytes()) < 4096
     (['x', 'xy', 'y'], (10, 32), True)
     """
-    x = as_samples(x)
-    if x.shape[1] != plan.dim:
-        raise GraphError(f"x: a sample has {x.shape[1]} numbers; the plan was made for {plan.dim}")
+    x = samples_of(plan, x)
     y = targets_of(plan, y, len(x))
     to_x, to_xy, to_cells, phases = plan.maps
     cosines = (np.cos(x @ to_x + phases) * np.sqrt(2 / plan.features)).astype(np.float64)
@@ -677,6 +683,14 @@ def sign(plan: Plan, x: Any, y: Any = None, *, ordered: bool = True) -> Signatur
         blocks["y"] = Moments.of(plan.shares(y), effect=effect, seed=plan.seed)
         cells = _cells((x @ to_cells).astype(np.float64) / np.sqrt(plan.projections), kinds, effect, plan)
     return Signature(len(x), blocks, cells, plan.key, flags)
+
+
+def samples_of(plan: Plan, x: Any) -> Any:
+    """Samples as float32 [n, d]; raises GraphError if the plan was made for others."""
+    x = as_samples(x)
+    if x.shape[1] != plan.dim:
+        raise GraphError(f"x: a sample has {x.shape[1]} numbers; the plan was made for {plan.dim}")
+    return x
 
 
 def targets_of(plan: Plan, y: Any, n: int) -> Any:

@@ -216,16 +216,20 @@ def _stage(kind: Kind, spec: str) -> Callable[..., Any]:
     return stage
 
 
+def _names(kind: Kind) -> list[str]:
+    """Return the names of all stages of this kind."""
+    return [*BUILT_IN[kind], *(name for name, stage in STAGES.items() if stage.kind == kind)]
+
+
 def _built_in(kind: Kind, spec: str) -> Callable[..., Any]:
     """Return the function of a spec "name" or "name:argument"; raises ConfigError if it cannot be read."""
     name, colon, argument = spec.strip().partition(":")
     if name not in BUILT_IN[kind]:
-        names = [*BUILT_IN[kind], *(user_name for user_name, stage in STAGES.items() if stage.kind == kind)]
-        raise ConfigError(f"unknown {kind} {name!r} in {spec!r}; {nearest(name, names)}")
+        raise ConfigError(f"unknown {kind} {name!r} in {spec!r}; {nearest(name, _names(kind))}")
     expected, make = BUILT_IN[kind][name]
     if colon and not expected:
         raise ConfigError(f"{kind} {spec!r}: {name!r} takes no argument")
-    if expected and not expected.startswith("?") and not argument:
+    if not argument and expected[:1] not in ("", "?"):
         raise ConfigError(f"{kind} {spec!r}: expected {name}:{expected}")
     if colon and not argument:
         raise ConfigError(f"{kind} {spec!r}: nothing after the colon")

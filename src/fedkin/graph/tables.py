@@ -80,7 +80,7 @@ def _arrays(path: Path, *names: str) -> tuple[dict[str, Any], list[str]]:
 def _samples_of_arrays(path: Path) -> tuple[tuple[str, ...], Any, Any]:
     """Read (ids, x, y or None) from a .npz file."""
     arrays, names = _arrays(path, "ids", "x", "y")
-    if "ids" not in arrays or "x" not in arrays:
+    if not {"ids", "x"} <= arrays.keys():
         raise DataError(f"{path}: expected arrays 'ids' and 'x', found {', '.join(sorted(names)) or 'none'}")
     x, ids = arrays["x"], arrays["ids"]
     if x.dtype.kind not in "fiub" or x.ndim < 2 or 0 in x.shape[1:]:
@@ -89,7 +89,7 @@ def _samples_of_arrays(path: Path) -> tuple[tuple[str, ...], Any, Any]:
         raise DataError(f"{path}: 'ids': expected one text or whole number per row of 'x', got {ids.dtype}")
     if len(ids) != len(x):
         raise DataError(f"{path}: {len(ids)} ids but {len(x)} rows of 'x'; expected one id per row")
-    texts = tuple(str(id) for id in ids.tolist())
+    texts = tuple(map(str, ids.tolist()))
     _check_ids(path, texts)
     finite = np.isfinite(x).reshape(len(x), -1).all(axis=1)
     if not finite.all():
@@ -240,24 +240,25 @@ def _rows_of_table(path: Path, client: str, target: str | None) -> Rows:
         if name is not None and name not in columns:
             raise DataError(f"{path}: no column {name!r}; {nearest(name, columns)}")
     ids = _ids_of(path, table, client)
-    blocks: list[Any] = []
-    for name in columns:
-        if name in (client, target):
-            continue
-        values = _column(path, table, name, ids)
-        if values.dtype.kind in "fiub":
-            blocks.append(values.astype(np.float64)[:, None])
-            continue
-        categories, of = np.unique(values, return_inverse=True)
-        if values.dtype.kind != "U" or len(categories) > _MOST_CATEGORIES:
-            has = f"has {len(categories)} different values that are not numbers"
-            expected = f"expected numbers or at most {_MOST_CATEGORIES} categories; leave it out"
-            raise DataError(f"{path}: column {name!r} {has}; {expected}")
-        blocks.append(np.eye(len(categories))[of])
+    blocks = [
+        _features(path, name, _column(path, table, name, ids)) for name in columns if name not in (client, target)
+    ]
     if not blocks:
         raise DataError(f"{path}: expected columns of samples beside {client!r}, found none")
     y = None if target is None else _target(path, target, _column(path, table, target, ids))
     return Rows(np.array(ids), np.hstack(blocks), y, per_feature=True)
+
+
+def _features(path: Path, name: str, values: Any) -> Any:
+    """Return numbers as one column [n, 1], and categories one-hot [n, categories]."""
+    if values.dtype.kind in "fiub":
+        return values.astype(np.float64)[:, None]
+    categories, of = np.unique(values, return_inverse=True)
+    if values.dtype.kind != "U" or len(categories) > _MOST_CATEGORIES:
+        has = f"has {len(categories)} different values that are not numbers"
+        expected = f"expected numbers or at most {_MOST_CATEGORIES} categories; leave it out"
+        raise DataError(f"{path}: column {name!r} {has}; {expected}")
+    return np.eye(len(categories))[of]
 
 
 def _target(path: Path, name: str, values: Any) -> Any:
@@ -303,10 +304,10 @@ def read_signed(path: str | Path) -> dict[str, Signature] | None:
     if len(arrays) < 3:
         return None
     ids, ends, data = arrays["ids"], arrays["ends"], arrays["signatures"]
-    valid = ids.ndim == ends.ndim == data.ndim == 1 and len(ids) == len(ends) and data.dtype == np.uint8
-    valid = valid and ids.dtype.kind == "U" and ends.dtype.kind in "iu"
+    valid = (ids.dtype.kind, data.dtype) == ("U", np.uint8) and ends.dtype.kind in "iu"
+    valid = valid and ids.ndim == ends.ndim == data.ndim == 1 and len(ends) == len(ids) == len(set(ids.tolist()))
     # Ends that do not ascend, or lie beyond the data, leave bytes that are no signature.
-    if not valid or len(set(ids.tolist())) < len(ids):
+    if not valid:
         raise DataError(f"{path}: not signatures as write_signed writes them; make the file again")
     _check_ids(path, ids.tolist())
     pieces = np.split(data, ends[:-1].astype(np.int64))

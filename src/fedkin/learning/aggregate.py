@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, NamedTuple
 
@@ -42,16 +42,19 @@ class RunningMean:
         }  # fmt: skip
         self._only = None if self._names else params
         if not self._names:
-            self._names = list(params)
-            self._dtypes = {name: params[name].dtype for name in floats}
-            self._sums = {name: torch.zeros_like(tensor) for name, tensor in floats.items()}
-            self._largest = {name: tensor for name, tensor in params.items() if name not in floats}
+            self._begin(params, floats)
         self.total += weight
         if floats:
             # One call for all tensors is faster than one for each.
             torch._foreach_add_(list(self._sums.values()), [floats[name] for name in self._sums], alpha=weight)
         for name, largest in self._largest.items():
             self._largest[name] = torch.maximum(largest, params[name])
+
+    def _begin(self, params: Params, floats: Params) -> None:
+        self._names = list(params)
+        self._dtypes = {name: params[name].dtype for name in floats}
+        self._sums = {name: torch.zeros_like(tensor) for name, tensor in floats.items()}
+        self._largest = {name: tensor for name, tensor in params.items() if name not in floats}
 
     def mean(self) -> dict[str, Tensor]:
         """Return the mean of the terms so far; raises MethodError if their weights sum to zero."""
@@ -235,22 +238,29 @@ def aggregated(
     ids = sorted(id for id in params if weights[id])
     if combine is None or not ids:
         return weighted_mean(params, weights)
-    first = params[ids[0]]
-    floats = [key for key, tensor in first.items() if tensor.is_floating_point()]
-    x = np.stack([_vector(params[id], floats) for id in ids])
-    w = np.array([float(weights[id]) for id in ids])
+    models = [params[id] for id in ids]
+    floats = _float_names(models[0])
+    x, w = np.stack([_vector(model, floats) for model in models]), np.array([float(weights[id]) for id in ids])
     centre = np.median(x, axis=0) if start is None else _vector(start, floats)
-    combined = torch.from_numpy(combine(_Inputs(x, w / w.sum(), centre, number)))
-    parts = dict(zip(floats, torch.split(combined, [first[key].numel() for key in floats]), strict=True))
-    result = {}
-    for key, tensor in first.items():
-        if key in parts:
-            result[key] = parts[key].reshape(tensor.shape).to(tensor.dtype)
-        else:
-            result[key] = torch.stack([params[id][key] for id in ids]).amax(0)
-    return result
+    return as_params(combine(_Inputs(x, w / w.sum(), centre, number)), models[0], models)
+
+
+def _float_names(params: Params) -> list[str]:
+    return [name for name, tensor in params.items() if tensor.is_floating_point()]
 
 
 def _vector(params: Params, names: list[str]) -> Array:
     flat = [params[name].detach().double().flatten() for name in names]
     return np.asarray(torch.cat(flat).numpy() if flat else np.zeros(0))
+
+
+def as_params(vector: Array, like: Params, models: Sequence[Params]) -> dict[str, Tensor]:
+    """Parameters shaped like these, with the float tensors from one vector, and the largest counters of the models."""
+    values, at, params = torch.from_numpy(vector), 0, dict[str, Tensor]()
+    for name, tensor in like.items():
+        if tensor.is_floating_point():
+            part = values[at : at + tensor.numel()]
+            params[name], at = part.reshape(tensor.shape).to(tensor.dtype), at + tensor.numel()
+        else:
+            params[name] = torch.stack([model[name] for model in models]).amax(0)
+    return params

@@ -66,8 +66,11 @@ class Augment(Settings):
         if not isinstance(x, Tensor) or not x.is_floating_point():
             how = "set method.augment.on (or training.augment.on) = false"
             raise ConfigError(f"views are made of images and numbers, and these inputs are codes or a dict: {how}")
-        if x.ndim != 4 or x.shape[1] not in (1, 3):
-            return torch.randn_like(x).mul_(self.noise).add_(x) if self.noise else x
+        if x.ndim == 4 and x.shape[1] in (1, 3):
+            return self._view_of_images(x)
+        return torch.randn_like(x).mul_(self.noise).add_(x) if self.noise else x
+
+    def _view_of_images(self, x: Tensor) -> Tensor:
         low, high = (values.reshape(-1, 1, 1, 1) for values in x.flatten(1).aminmax(dim=1))
         if self.crop < 1 or self.flip:
             x = self._cropped(x)

@@ -137,21 +137,12 @@ class FeatureCache:
 
     def of(self, trunk: Frozen, samples: Samples, dtype: torch.dtype) -> Tensor | None:
         """Return the features of these samples; compute missing ones first. None if they would take too much memory."""
-        first, *others = parts(samples.x).values()
-        form = samples.scale, dtype, None if isinstance(samples.x, Tensor) else tuple(samples.x)
-        key = form, [id(part) for part in others]
-        entries = self.entries.setdefault(first, [])
-        entry = next((e for e in entries if (e.form, [id(part) for part in e.others]) == key), None)
-        rows = torch.arange(len(samples), device=first.device) if samples.rows is None else samples.rows
-        if not len(rows):
+        if not len(samples):
             return None
+        entry = self._entry_of(trunk, samples, dtype)
         if entry is None:
-            features = self._room_for(first, trunk.computed(samples.inputs(slice(0, 1), dtype)))
-            if features is None:
-                return None
-            done = torch.zeros(len(first), dtype=torch.bool, device=first.device)
-            entry = _Entry(tuple(others), form, features, done)
-            entries.append(entry)
+            return None
+        rows = torch.arange(len(samples), device=entry.done.device) if samples.rows is None else samples.rows
         missing = (~entry.done[rows]).nonzero()[:, 0]
         for start in range(0, len(missing), _PASS):
             where = missing[start : start + _PASS]
@@ -161,6 +152,22 @@ class FeatureCache:
             _LOG.info("features of %d samples of a frozen body kept: %.1f MB", len(missing),
                       entry.features[0].nbytes * len(missing) / 1e6)  # fmt: skip
         return entry.features if samples.rows is None else entry.features[rows]
+
+    def _entry_of(self, trunk: Frozen, samples: Samples, dtype: torch.dtype) -> _Entry | None:
+        """Return the entry of the arrays that hold these samples; None if there is no room for a new one."""
+        first, *others = parts(samples.x).values()
+        form = samples.scale, dtype, None if isinstance(samples.x, Tensor) else tuple(samples.x)
+        entries = self.entries.setdefault(first, [])
+        for entry in entries:
+            if entry.form == form and list(map(id, entry.others)) == list(map(id, others)):
+                return entry
+        features = self._room_for(first, trunk.computed(samples.inputs(slice(0, 1), dtype)))
+        if features is None:
+            return None
+        entries.append(
+            _Entry(tuple(others), form, features, torch.zeros(len(first), dtype=torch.bool, device=first.device))
+        )
+        return entries[-1]
 
     def _room_for(self, array: Tensor, z: Tensor) -> Tensor | None:
         """Return memory for features like z [1, d] of all rows of an array; None if that would be too much."""

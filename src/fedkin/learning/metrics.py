@@ -111,14 +111,15 @@ def pooled(task: Task, parts: Sequence[tuple[int, Scores]]) -> Figures:
     Each client has at least one sample. A figure that needs clients' digests is None if a digest is missing: over a
     network, the scores of single samples stay at the client.
     """
-    total = sum(n for n, _ in parts)
+    sizes, scores = zip(*parts, strict=True)
     if task.kind == "classification":
-        return (sum(scores.right for _, scores in parts) / total,)
+        return (sum(score.right for score in scores) / sum(sizes),)
     if task.kind == "regression":
-        return (sum(n * (scores.figures[0] or 0.0) for n, scores in parts) / total,)
-    if not all(scores.digest for _, scores in parts):
+        return (sum(n * (score.figures[0] or 0.0) for n, score in parts) / sum(sizes),)
+    digests = [score.digest for score in scores]
+    if not all(digests):
         return (None,) * len(task.figures)
-    first, second = zip(*(scores.digest for _, scores in parts), strict=True)
+    first, second = zip(*digests, strict=True)
     if task.kind == "segmentation":
         return _without_nan(_dice(np.sum(first, axis=0), np.sum(second, axis=0)))
     return _ranked(np.concatenate(first), np.concatenate(second))
@@ -307,8 +308,16 @@ def value(measure: Measure, outputs: Tensor, targets: Tensor, client: str) -> fl
     except Exception as error:  # a user's function may raise anything
         kind = escaped(type(error).__name__, 60)
         raise Unmeasured(measure, client, f"{kind}: {error_text(error)}", kind) from error
-    if result is None:
+    number = None if result is None else _number(measure, result, client)
+    if number is None or not math.isfinite(number):
         return None
+    if abs(number) > LARGEST:
+        raise Unmeasured(measure, client, f"expected a number of at most {LARGEST:g}, got a larger one", "too large")
+    return number
+
+
+def _number(measure: Measure, result: Any, client: str) -> float:
+    """Return what a metric returned as a float, larger than LARGEST if it is too large for one; raises Unmeasured."""
     if isinstance(result, (Tensor, np.ndarray)) and result.ndim == 0:
         result = result.item()
     if isinstance(result, bool) or not isinstance(result, (int, float, np.integer, np.floating)):
@@ -316,14 +325,9 @@ def value(measure: Measure, outputs: Tensor, targets: Tensor, client: str) -> fl
         shape = f" of shape {tuple(result.shape)}" if isinstance(result, (Tensor, np.ndarray)) else ""
         raise Unmeasured(measure, client, f"expected one number, got {kind}{shape}", "not one number")
     try:
-        number = float(result)
+        return float(result)
     except OverflowError:  # of a large int
-        number = 10 * LARGEST
-    if not math.isfinite(number):
-        return None
-    if abs(number) > LARGEST:
-        raise Unmeasured(measure, client, f"expected a number of at most {LARGEST:g}, got a larger one", "too large")
-    return number
+        return 10 * LARGEST
 
 
 def values(

@@ -284,6 +284,18 @@ class _Fixed(Mapping[str, Tensor]):
         return len(self._params)
 
 
+def _redraw(part: nn.Module) -> None:
+    parameters = list(part.parameters(recurse=False))
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    if parameters and not trained:
+        return
+    if callable(reset := getattr(part, "reset_parameters", None)):
+        reset()
+        return
+    for parameter in trained:
+        parameter.copy_(parameter.flatten()[torch.randperm(parameter.numel())].reshape(parameter.shape))
+
+
 def redrawn(net: Net, seed: int) -> dict[str, Tensor]:
     """The net's initial parameters with the trainable ones drawn anew from `seed`.
 
@@ -293,15 +305,7 @@ def redrawn(net: Net, seed: int) -> dict[str, Tensor]:
     module = copy.deepcopy(net.module)
     with seeded(seed), torch.no_grad():
         for part in module.modules():
-            parameters = list(part.parameters(recurse=False))
-            trained = [parameter for parameter in parameters if parameter.requires_grad]
-            if parameters and not trained:
-                continue
-            if callable(reset := getattr(part, "reset_parameters", None)):
-                reset()
-            else:
-                for parameter in trained:
-                    parameter.copy_(parameter.flatten()[torch.randperm(parameter.numel())].reshape(parameter.shape))
+            _redraw(part)
     drawn = {name: tensor.detach().clone() for name, tensor in module.named_parameters()}
     return {name: drawn[name] if name in net.trainable else tensor for name, tensor in net.initial.items()}
 

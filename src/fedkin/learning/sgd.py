@@ -72,25 +72,35 @@ def fit(
             try:
                 result = loss(module, batch, extras, carry)
             except ValueError as error:
-                if "more than 1 value per channel" not in str(error) or len(where) > 1:
-                    raise
-                raise MethodError(
-                    f"batch normalisation needs two samples in a batch, and batches of {training.batch_size} leave one "
-                    f"of {len(samples)} samples alone; set another training.batch_size"
-                ) from error
+                _explain_single_sample(error, len(where), len(samples), training)
+                raise
             value, carry = result if isinstance(result, tuple) else (result, carry)
             value.backward()  # type: ignore[no-untyped-call]
             step()
             values.append(value.detach())
             seen += len(where)
-    steps = len(values)
-    total = torch.stack(values).double().sum() if values else 0.0
-    mean = float(total) / max(steps, 1)
+    mean = _mean_of(values)
+    _unchanged(module, constant)
+    return Fitted(learned(module), plain(moved(carry, CPU)), mean, len(values), seen)
+
+
+def _explain_single_sample(error: ValueError, batch: int, n: int, training: Training) -> None:
+    """Raise MethodError in place of batch normalisation's error for a batch of one sample."""
+    if "more than 1 value per channel" in str(error) and batch == 1:
+        raise MethodError(
+            f"batch normalisation needs two samples in a batch, and batches of {training.batch_size} leave one of {n} "
+            "samples alone; set another training.batch_size"
+        ) from error
+
+
+def _mean_of(losses: Sequence[Tensor]) -> float:
+    """Return the mean loss of the steps, 0 without steps; raises MethodError if it is not finite."""
+    steps = len(losses)
+    mean = float(torch.stack(list(losses)).double().sum()) / steps if steps else 0.0
     if not math.isfinite(mean):
         how = "lower training.lr or set training.clip"
         raise MethodError(f"the training loss became {mean} after {steps} steps; {how}")
-    _unchanged(module, constant)
-    return Fitted(learned(module), plain(moved(carry, CPU)), mean, steps, seen)
+    return mean
 
 
 def seed_torch(number: int, device: torch.device) -> None:

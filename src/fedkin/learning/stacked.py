@@ -91,33 +91,37 @@ def why_not(net: Net, loss: Loss, training: Training) -> str:
 
 def chain_of(net: Net) -> Chain | str:
     """Return the net as a chain of layers, or why it is not one: every module must be an unchanged module of torch."""
-    module = net.module
+    head, flat, layers = net.module.head, False, list[tuple[str, nn.Module]]()
+    if altered := _altered(net):
+        return altered
+    for name, part in _unfolded("body", net.module.body):
+        if type(part) is nn.Flatten and (part.start_dim, part.end_dim) == (1, -1):
+            flat |= not layers  # the output of a layer is flat already
+        elif not _stackable(part):
+            return f"{name} is a {type(part).__name__}"
+        elif type(part) is not nn.Identity and not _drops_nothing(part):
+            layers.append((name, part))
+    if type(head) is not nn.Linear:
+        return f"head is a {type(head).__name__}"
+    if odd := sorted(_tensors_in([*layers, ("head", head)]) ^ {*net.initial}):
+        return f"{odd[0]} is frozen, shared, or in no layer of the chain"
+    return Chain(flat, tuple(layers), head)
+
+
+def _tensors_in(layers: Sequence[tuple[str, nn.Module]]) -> set[str]:
+    """Return the names of all parameters and buffers of these layers."""
+    return {
+        f"{name}.{field}" for name, part in layers for field, _ in (*part.named_parameters(), *part.named_buffers())
+    }
+
+
+def _altered(net: Net) -> str | None:
+    """Return what makes torch do more than the forward functions of the modules' classes in float32, or None."""
     if net.precision != "float32":
         return f"run.precision is {net.precision!r}"
-    if altered := _altered(module):
-        return altered
-    flat, layers = False, list[tuple[str, nn.Module]]()
-    for name, part in (*_unfolded("body", module.body), ("head", module.head)):
-        if type(part) is nn.Flatten and (part.start_dim, part.end_dim) == (1, -1):
-            flat = flat or not layers  # the output of a layer is flat already
-        elif not _stackable(part) or (name == "head" and type(part) is not nn.Linear):
-            return f"{name} is a {type(part).__name__}"
-        elif type(part) is not nn.Identity and getattr(part, "p", 1) > 0:  # dropout with p = 0 draws nothing
-            layers.append((name, part))
-    tensors = set[str]()
-    for name, part in layers:
-        tensors |= {f"{name}.{field}" for field, _ in (*part.named_parameters(), *part.named_buffers())}
-    if odd := sorted(tensors ^ {*net.initial}):
-        return f"{odd[0]} is frozen, shared, or in no layer of the chain"
-    assert isinstance(module.head, nn.Linear)
-    return Chain(flat, tuple(layers[:-1]), module.head)
-
-
-def _altered(module: nn.Module) -> str | None:
-    """Return what makes torch call more than the forward functions of the modules' classes, or None."""
     if _has_any_global_hook():  # type: ignore[no-untyped-call]
         return "torch has a hook for all modules"
-    for name, part in module.named_modules():
+    for name, part in net.module.named_modules():
         if any(getattr(part, f"_{kind}_hooks") for kind in ("forward", "forward_pre", "backward", "backward_pre")):
             return f"{name or 'the net'} has a hook"
         if {"forward", "train", "_call_impl"} & vars(part).keys():
@@ -132,6 +136,10 @@ def _unfolded(name: str, part: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     for field, child in part._modules.items():  # named_children leaves out modules that occur again
         assert child is not None
         yield from _unfolded(f"{name}.{field}", child)
+
+
+def _drops_nothing(part: nn.Module) -> bool:
+    return type(part) is nn.Dropout and part.p == 0
 
 
 def _stackable(part: nn.Module) -> bool:
@@ -383,33 +391,35 @@ class _Batches:
     """
 
     def __init__(self, net: Net, training: Training, members: Sequence[Member], device: torch.device) -> None:
-        draws = [np.random.default_rng(member.key) for member in members]
-        self.seeds = [int(rng.integers(2**63)) for rng in draws]  # as `sgd.fit` draws it
-        batches = [list(training.batches(len(m.samples), rng)) for m, rng in zip(members, draws, strict=True)]
-        self.members, self.dtype = members, net.dtype
-        self.steps = [len(steps) for steps in batches]
+        self.members, self.dtype, self.seeds, batches = members, net.dtype, list[int](), list[Any]()
+        for member in members:
+            draw = np.random.default_rng(member.key)
+            self.seeds.append(int(draw.integers(2**63)))  # as `sgd.fit` draws it
+            batches.append(list(training.batches(len(member.samples), draw)))
+        self.steps = list(map(len, batches))
         rows, counts = _padded(batches)
         self.counts = counts
         self.active = [sum(steps > step for steps in self.steps) for step in range(counts.shape[1])]
         self.widths = counts.max(0).tolist()
         where = torch.from_numpy(rows).to(device)
-        samples = [member.samples for member in members]
-        self.labels = torch.stack([s.labels(place) for s, place in zip(samples, where, strict=True)])
+        self.labels = torch.stack([m.samples.labels(place) for m, place in zip(members, where, strict=True)])
         # The rows of each member's array, step by step.
-        self.rows = [(w if s.rows is None else s.rows[w]).unbind(0) for s, w in zip(samples, where, strict=True)]
+        in_arrays = [s if m.samples.rows is None else m.samples.rows[s] for m, s in zip(members, where, strict=True)]
+        self.rows = [steps.unbind(0) for steps in in_arrays]
         self.numbers = torch.from_numpy(counts).to(device, net.dtype)
         self.mask = (torch.arange(rows.shape[2], device=device) < self.numbers[:, :, None]).to(net.dtype)
         self.even = self.mask / self.numbers.clamp(min=1)[:, :, None]
         self.weights = self._class_weights()
-        self.share = self.even
-        if self.weights is not None:
-            weighted = self.mask * self.weights
-            total = weighted.sum(2, keepdim=True)
-            self.share = weighted / torch.where(total > 0, total, 1.0)
-        x = samples[0].x
+        self.share = self.even if self.weights is None else self._shares(self.weights)
+        x = members[0].samples.x
         assert isinstance(x, Tensor)
         # One buffer for all steps, which stays in the cache.
         self.block = x.new_empty(len(members) * rows.shape[2], *x.shape[1:])
+
+    def _shares(self, weights: Tensor) -> Tensor:
+        weighted = self.mask * weights
+        total = weighted.sum(2, keepdim=True)
+        return weighted / torch.where(total > 0, total, 1.0)
 
     def inputs(self, step: int) -> Tensor:
         """Return the inputs of a step, [K, b, ...]."""
@@ -446,10 +456,11 @@ def _padded(batches: Sequence[Sequence[Any]]) -> tuple[Any, Any]:
     return rows, counts
 
 
-def _check(chain: Chain, samples: Sequence[Samples]) -> None:
+def _check(chain: Chain, members: Sequence[Member]) -> None:
     """Raise NotStacked unless each sample is a row of numbers, of the same kind at all members."""
-    first = samples[0]
-    for member_samples in samples:
+    first = members[0].samples
+    for member in members:
+        member_samples = member.samples
         x, like = member_samples.x, first.x
         if not isinstance(x, Tensor) or not isinstance(like, Tensor):
             raise NotStacked("the inputs are no single array of numbers")
@@ -567,22 +578,27 @@ def fit_stacked(
     """
     chain = chain_of(net)
     assert isinstance(chain, Chain)
-    _check(chain, [member.samples for member in members])
+    _check(chain, members)
     if chain.has(nn.Dropout) and device != CPU:
         raise NotStacked("a GPU draws dropout from one generator")
     for params in {id(member.params): member.params for member in members}.values():
         check_fit(params, net.initial)
-    size = sum(tensor.nbytes for tensor in net.initial.values())
-    width = max(1, _CACHE // (2 * size if type(loss) is Proximal else size)) if device == CPU else len(members)
+    width = _width(net, loss) if device == CPU else len(members)
     # Clients of similar size are in one stack, so that there is less padding.
     order = sorted(range(len(members)), key=lambda k: -training.steps(len(members[k].samples)))
     fitted: dict[int, Fitted] = {}
-    for start in range(0, len(order), width):
-        part = order[start : start + width]
+    for at in range(0, len(order), width):
+        part = order[at : at + width]
         with torch.no_grad():
             done = _fit(net, chain, loss, training, [members[k] for k in part], device)
         fitted.update(zip(part, done, strict=True))
     return [fitted[k] for k in range(len(members))]
+
+
+def _width(net: Net, loss: Loss) -> int:
+    """Return how many members' parameters the processor's cache holds; a proximal term has as many again."""
+    size = sum(tensor.nbytes for tensor in net.initial.values())
+    return max(1, _CACHE // (2 * size if type(loss) is Proximal else size))
 
 
 def _fit(
@@ -592,25 +608,31 @@ def _fit(
     batches = _Batches(net, training, members, device)
     if chain.has(nn.BatchNorm1d) and (batches.counts == 1).any():
         raise NotStacked("batch normalisation refuses a batch of one sample")
-    stack = {
-        name: torch.stack([member.params[name] for member in members]).to(device, like.dtype)
-        for name, like in net.initial.items()
-    }
+    stack = _stack_of([member.params for member in members], net.initial, device)
     mu, start = 0.0, dict[str, Tensor]()
     if isinstance(loss, Proximal):
-        mu = loss.weight
-        centres = [member.extras["start"] for member in members]
-        start = {name: torch.stack([one[name] for one in centres]).to(stack[name]) for name in net.trainable}
+        like = {name: net.initial[name] for name in net.trainable}
+        mu, start = loss.weight, _stack_of([member.extras["start"] for member in members], like, device)
         loss = loss.loss
     step = _optimiser_of(training, batches.seeds if chain.has(nn.Dropout) else (), mu, start)
-    layers = _layers_of(chain)
     ends = _HeadAndLoss(loss, _Linear("head", chain.head), batches)
+    totals = _train(stack, batches, _layers_of(chain), ends, step)
+    return _results(batches, stack, ends.carries(), totals.to(CPU).tolist())
+
+
+def _stack_of(trees: Sequence[Params], like: Params, device: torch.device) -> dict[str, Tensor]:
+    """Return the members' parameters as tensors [K, ...]; like: the names and types of one member."""
+    return {name: torch.stack([tree[name] for tree in trees]).to(device, tensor.dtype) for name, tensor in like.items()}
+
+
+def _train(
+    stack: Mapping[str, Tensor], batches: _Batches, layers: Sequence[_Layer], ends: _HeadAndLoss, step: _Step
+) -> Tensor:
+    """Do all steps, which change the stack; return the sum of each member's losses [K]."""
+    totals = torch.zeros(len(batches.members), dtype=torch.float64, device=batches.labels.device)
     lowest = next((k for k, layer in enumerate(layers) if list(layer.part.parameters())), len(layers))
-    totals = torch.zeros(len(members), dtype=torch.float64, device=device)
-    active = 0
-    for number in range(len(batches.active)):
-        if batches.active[number] != active:
-            active = batches.active[number]
+    for number, active in enumerate(batches.active):
+        if number == 0 or active != batches.active[number - 1]:
             step.params = {name: tensor[:active] for name, tensor in stack.items()}
         step.number, step.even = number, batches.at(batches.even, number)
         step.counts = batches.numbers[:active, number]
@@ -618,14 +640,15 @@ def _fit(
         z = inputs.flatten(2)
         for layer in layers:
             z = layer.forward(z, step)
-        for name, centre in start.items():
-            totals[:active] += (step.params[name] - centre[:active]).flatten(1).square().sum(1).double() * (mu / 2)
+        for name, start in step.start.items():
+            away = (step.params[name] - start[:active]).flatten(1).square().sum(1)
+            totals[:active] += away.double() * (step.mu / 2)
         values, slope = ends.slope(z, inputs, step, lowest < len(layers))
         totals[:active] += values.double()
         for k in range(len(layers) - 1, lowest - 1, -1):
             slope = layers[k].backward(slope, step, k > lowest)
         step.finish()
-    return _results(batches, stack, ends.carries(), totals.to(CPU).tolist())
+    return totals
 
 
 def _optimiser_of(training: Training, seeds: Sequence[int], mu: float, start: Mapping[str, Tensor]) -> _Step:

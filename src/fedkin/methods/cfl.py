@@ -82,8 +82,8 @@ class Cfl(Clustered, SigningMethod):
             state["same"] = yield from ask_for_groups(server, state["same"], sampled, self.split)
         state["node"] = {**state["node"], **(yield from self.placed(server, sampled))}
         node = {id: state["node"].get(id, _ROOT) for id in server.clients}
-        at_leaf = [id for id in sampled if not _is_split(state, node[id])]
-        replies = yield from Ask("train", {id: Message(params=state["models"][node[id]]) for id in at_leaf})
+        asked = {id: self.offer(server, id) for id in sampled if not _is_split(state, node[id])}
+        replies = yield from Ask("train", asked)
         if not replies:
             return
         for leaf in sorted({node[id] for id in replies}):

@@ -79,10 +79,7 @@ class CoBo(OwnModels):
 
     def weigh(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
         """Draw pairs, and move their weights by the agreement of their gradients halfway between their models."""
-        models, names = server.state["models"], server.net.trainable
-        chance = min(1.0, self.pairs / max(len(sampled) - 1, 1))
-        every = list(combinations(sorted(sampled), 2))
-        drawn = [pair for pair, x in zip(every, server.rng("pairs").random(len(every)), strict=True) if x < chance]
+        models, drawn = server.state["models"], self.drawn_pairs(server, sampled)
         points: dict[str, dict[str, Params]] = {}
         for one, other in drawn:
             pair = {"": models.get(one, server.initial), " ": models.get(other, server.initial)}
@@ -95,11 +92,17 @@ class CoBo(OwnModels):
         for one, other in drawn:
             gradients = [replies[a]["gradients"].get(b) for a, b in ((one, other), (other, one)) if a in replies]
             if len(gradients) == 2 and None not in gradients:
-                agreement = inner(gradients[0], gradients[1], names)
+                agreement = inner(gradients[0], gradients[1], server.net.trainable)
                 moved = weight_of(server.state, one, other) + self.gamma * agreement
                 moved = min(max(moved, 0.0), 1.0)
                 weights.setdefault(one, {})[other] = weights.setdefault(other, {})[one] = moved
         server.state["weights"] = weights
+
+    def drawn_pairs(self, server: ServerView, sampled: Sequence[str]) -> list[tuple[str, str]]:
+        """Draw pairs of these clients, about `pairs` / 2 for each client."""
+        chance = min(1.0, self.pairs / max(len(sampled) - 1, 1))
+        every = list(combinations(sorted(sampled), 2))
+        return [pair for pair, x in zip(every, server.rng("pairs").random(len(every)), strict=True) if x < chance]
 
     def pulled(self, server: ServerView, id: str) -> Message:
         """Return the others' mean model, weighted by w, and the strength of the pull to it; empty without a pull.

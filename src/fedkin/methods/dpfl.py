@@ -81,13 +81,7 @@ class Dpfl(OwnModels):
 
     def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
         state = server.state
-        asked = {}
-        for id in sampled:
-            choose = bool(state["models"]) and (server.round % self.every == 0 or id not in state["partners"])
-            others = self.drawn(server, id) if choose else state["partners"].get(id, [])
-            models = {other: state["models"][other] for other in others}
-            sizes = {other: state["sizes"][other] for other in others}
-            asked[id] = Message(models=models, sizes=sizes, choose=choose)
+        asked = {id: self.with_models(server, id) for id in sampled}
         replies = yield from Ask("train", asked)
         if not replies:
             return
@@ -98,6 +92,14 @@ class Dpfl(OwnModels):
         ids = sorted(state["models"])
         weights = np.array([[float(j in state["partners"].get(i, ())) for j in ids] for i in ids])
         server.graph = Graph(tuple(ids), weights, directed=True, round=server.round)
+
+    def with_models(self, server: ServerView, id: str) -> Message:
+        """The models of the client's partners, or of candidates to choose partners from."""
+        state = server.state
+        choose = bool(state["models"]) and (server.round % self.every == 0 or id not in state["partners"])
+        others = self.drawn(server, id) if choose else state["partners"].get(id, [])
+        models, sizes = ({other: state[table][other] for other in others} for table in ("models", "sizes"))
+        return Message(models=models, sizes=sizes, choose=choose)
 
     def drawn(self, server: ServerView, id: str) -> list[str]:
         """Return a client's candidates: all other clients, or `candidates` of them drawn at random."""

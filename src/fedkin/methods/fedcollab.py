@@ -6,9 +6,10 @@ Bao, Wang, Wu, He. Optimizing the collaboration structure in cross-silo federate
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import torch
@@ -153,15 +154,20 @@ class FedCollab(Clustered):
             train = exchange < self.exchanges
             messages = {id: Message(models=asked[id], train=train) for id in sorted(asked)}
             replies = yield from Ask("discriminate", messages)
-            for one, other in pairs:
-                sides = {id: (replies[id], mate) for id, mate in ((one, other), (other, one)) if id in replies}
-                trained = {id: reply["models"][mate] for id, (reply, mate) in sides.items() if mate in reply["models"]}
-                if trained:
-                    models[one, other] = weighted_mean(trained, dict.fromkeys(trained, 1.0))
-                rates = [reply["right"][mate] for reply, mate in sides.values() if mate in reply["right"]]
+            for pair in pairs:
+                if trained := about_each_other(replies, "models", pair):
+                    models[pair] = weighted_mean(trained, dict.fromkeys(trained, 1.0))
+                rates = about_each_other(replies, "right", pair)
                 if len(rates) == 2:
-                    best[one, other] = max(best.get((one, other), 0.0), sum(rates) - 1)
+                    best[pair] = max(best.get(pair, 0.0), sum(rates.values()) - 1)
         return {pair: min(best.get(pair, 1.0), 1.0) for pair in pairs}
+
+
+def about_each_other(replies: Mapping[str, Message], field: str, pair: tuple[str, str]) -> dict[str, Any]:
+    """{client id: what it sent in this field about the other client of the pair}, of those that sent it."""
+    sent = {id: replies[id][field] for id in pair if id in replies}
+    mate = dict(zip(pair, reversed(pair), strict=True))
+    return {id: about[mate[id]] for id, about in sent.items() if mate[id] in about}
 
 
 def coalitions(sizes: Sequence[int], d: Array, c: float, restarts: int, seed: int) -> Labels:

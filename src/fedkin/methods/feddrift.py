@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from pydantic import Field
@@ -79,27 +80,31 @@ class FedDrift(Clustered):
 
     def regroup(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
         """Assign clients to clusters, isolate those whose accuracy dropped, and merge clusters."""
-        state, known = server.state, dict(server.state["models"])
+        state, known = server.state, server.state["models"]
         replies = yield from Ask("judge", dict.fromkeys(sampled, Message(models=known)))
-        cluster, free, models = dict(state["cluster"]), state["free"], dict(known)
+        cluster, isolated = self.assigned(state, replies)
+        members = Counter(cluster.values())
+        numbers = [number for number in sorted(known, key=int) if members[number]]
+        into = merged(numbers, accuracies(numbers, cluster, replies), self.delta)
+        models = {**known, **dict.fromkeys(isolated, server.initial)}
+        for number in sorted(set(into.values())):
+            parts = {part: known[part] for part in numbers if into[part] == number}
+            models[number] = weighted_mean(parts, members) if len(parts) > 1 else known[number]
+        state["cluster"] = {id: into.get(number, number) for id, number in cluster.items()}
+        state["models"] = {number: models[number] for number in sorted({"0", *state["cluster"].values()}, key=int)}
+        state["free"] += len(isolated)
+
+    def assigned(self, state: dict[str, Any], replies: Mapping[str, Message]) -> tuple[dict[str, str], list[str]]:
+        """({client id: cluster}, new clusters): a new one for each client whose accuracy dropped, else the best one."""
+        cluster, isolated = dict(state["cluster"]), list[str]()
         for id in sorted(replies):
             accuracy = {number: min(float(value), 1.0) for number, value in replies[id]["accuracy"].items()}
             best = max(sorted(accuracy, key=int), key=lambda number: accuracy[number])
             if accuracy[best] < state["accuracy"].get(id, 0.0) - self.delta:
-                best, free = str(free), free + 1
-                models[best] = server.initial
+                best = str(state["free"] + len(isolated))
+                isolated.append(best)
             cluster[id] = best
-        numbers = [number for number in sorted(known, key=int) if number in cluster.values()]
-        into = merged(numbers, accuracies(numbers, cluster, replies), self.delta)
-        members = Counter(cluster.values())
-        for number in sorted(set(into.values())):
-            parts = [part for part in numbers if into[part] == number]
-            if len(parts) > 1:
-                sizes = {part: members[part] for part in parts}
-                models[number] = weighted_mean({part: known[part] for part in parts}, sizes)
-        state["cluster"] = {id: into.get(number, number) for id, number in cluster.items()}
-        state["models"] = {number: models[number] for number in sorted({"0", *state["cluster"].values()}, key=int)}
-        state["free"] = free
+        return cluster, isolated
 
     # -- the model that a client uses ---------------------------------------------------------------------------
 

@@ -78,14 +78,14 @@ class FedFomo(OwnModels):
 
     def chosen(self, server: ServerView, id: str) -> list[str]:
         """Choose the clients whose models client `id` downloads."""
-        others = [other for other in sorted(server.state["models"]) if other != id]
-        draw, picked = server.rng(f"download {id}"), []
+        left = sorted(server.state["models"].keys() - {id})
+        draw, picked = server.rng(f"download {id}"), list[str]()
         liking = server.state["affinity"].get(id, {})
-        for _ in range(min(self.models, len(others))):
-            left = [other for other in others if other not in picked]
+        while left and len(picked) < self.models:
             best = max(liking.get(other, 0.0) for other in left)
             alike = [other for other in left if draw.random() < self.explore or liking.get(other, 0.0) == best] or left
             picked.append(alike[int(draw.integers(len(alike)))])
+            left.remove(picked[-1])
         return sorted(picked)
 
 

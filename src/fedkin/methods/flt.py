@@ -27,7 +27,6 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
-from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -41,7 +40,7 @@ from fedkin import graph
 from fedkin.errors import ConfigError, imported
 from fedkin.federation import Federation, Samples
 from fedkin.federation.samples import hash_of
-from fedkin.flow import Ask, ClientFlow, Fit, Infer, Message, Params, ServerFlow, ServerMethod, phase
+from fedkin.flow import Ask, ClientFlow, Fit, Infer, Mean, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.forms import COUNT, NET, Flag, Number, Shaped, Sums, Upto
 from fedkin.keys import key, rng
 from fedkin.learning import encoders
@@ -52,7 +51,7 @@ from fedkin.learning.training import Training
 from fedkin.methods.blocks import stage_settings
 from fedkin.methods.blocks.averaging import mean_asked
 from fedkin.methods.blocks.clusters import cluster_means, continued
-from fedkin.methods.blocks.signatures import by_content, unsigned
+from fedkin.methods.blocks.signatures import by_content, due, unsigned
 from fedkin.methods.blocks.vectors import Array, Labels
 from fedkin.settings import Settings
 from fedkin.views import ClientView, ServerView
@@ -151,17 +150,22 @@ class EncoderSettings(Settings):
         net = self.net(shape)
         if net is None or not any(isinstance(layer, nn.Sigmoid) for layer in net.module.head.modules()):
             return
-        for id, samples in ((id, now.train) for id, client in federation.items() for now in client.phases):
-            if not len(samples):
-                continue
-            divide = 1.0 if samples.scale is None else samples.scale.divide
-            low, high = (float(value) / divide for value in samples.own().x.aminmax())  # type: ignore[union-attr]
-            if low < 0 or high > 1:
-                raise ConfigError(
-                    f"method.encoder.kind: an autoencoder of images reads brightness from 0 to 1, those of client "
-                    f"{id!r} run from {low:g} to {high:g}: give its samples a scale that divides by the brightest "
-                    "value, or take kind 'linear' or 'none'"
-                )
+        for id, client in federation.items():
+            for now in client.phases:
+                _check_brightness(id, now.train)
+
+
+def _check_brightness(id: str, samples: Samples) -> None:
+    if not len(samples):
+        return
+    divide = 1.0 if samples.scale is None else samples.scale.divide
+    low, high = (float(value) / divide for value in samples.own().x.aminmax())  # type: ignore[union-attr]
+    if low < 0 or high > 1:
+        raise ConfigError(
+            f"method.encoder.kind: an autoencoder of images reads brightness from 0 to 1, those of client {id!r} run "
+            f"from {low:g} to {high:g}: give its samples a scale that divides by the brightest value, or take kind "
+            "'linear' or 'none'"
+        )
 
 
 def _at_least(low: int) -> AfterValidator:
@@ -329,29 +333,36 @@ class Taskonomy(ServerMethod):
         joined = yield from self.form_relatedness(server, self.due_to_sign(server, sampled))  # 2, 25: FCR
         # 4 to 6: w_m goes to the clients m of S^t. After the first round, newcomers train from the next one on.
         training = [id for id in sampled if id in state["model"] and (first or id not in joined)]
-        if not training:
-            return
-        # If one mean per group is enough, the server asks only for these means.
+        if training:
+            yield from self.train_and_average(server, training)
+
+    def train_and_average(self, server: ServerView, training: Sequence[str]) -> ServerFlow[None]:
+        """Lines 4 to 22: these clients train, and the models are averaged along the graph."""
+        state = server.state
         group = {id: state["model"][id] for id in training}
-        means = self.average == "groups" and not self.stale
-        mean = mean_asked("samples", self.aggregate, group) if means else None
-        replies = yield from Ask("train", {id: self.offer(server, id) for id in training}, mean)
+        replies = yield from Ask("train", {id: self.offer(server, id) for id in training}, self.mean_of(group))
         if not replies:
             return
         flags = {id: True for id, reply in replies.items() if "changed" in reply}
         state["changed"] = {**state["changed"], **flags}  # 22: Delta
         if self.average == "neighbours":
-            state["models"], state["model"] = along_edges(state, replies, self.stale, self.aggregate)  # 16, 17: Case I
+            sent = {**absent_models(state, replies), **replies} if self.stale else replies
+            state["models"], state["model"] = along_edges(state, sent, self.aggregate)  # 16, 17: Case I
             return
         if self.stale:
             replies, group = with_absent(state, replies)
         # 18 to 20, Case II: w_c = sum of n_m w_m / sum of n_m
         state["models"] = cluster_means(state["models"], group, replies, "samples", self.aggregate)
 
+    def mean_of(self, group: Mapping[str, str]) -> Mean | None:
+        """The means that the server asks for, if one mean per group is enough."""
+        means = self.average == "groups" and not self.stale
+        return mean_asked("samples", self.aggregate, group) if means else None
+
     def due_to_sign(self, server: ServerView, sampled: Sequence[str]) -> list[str]:
         """Line 23: clients without a signature; those with changed data, if there are enough; every tau rounds, all."""
-        state, tau = server.state, self.regroup_every
-        if tau is not None and server.round > 1 and (server.round - 1) % tau == 0:
+        state = server.state
+        if due(self.regroup_every, server.round):
             return unsigned(server, sampled, ())
         enough = self.regroup_changed is not None and len(state["changed"]) >= self.regroup_changed
         flagged = state["changed"] if enough else {}
@@ -411,41 +422,46 @@ class Taskonomy(ServerMethod):
 
         A newcomer's group is the one whose founders are nearest on average.
         """
-        state, seed = server.state, seed_of(server)
+        state = server.state
         new = by_content((id for id in state["signatures"] if id not in state["row"]), state["signatures"])
         if not new:
             return
         in_order = sorted(state["row"], key=lambda id: state["row"][id])
         founders, others = in_order[: state["founders"]], in_order[state["founders"] :]
-        known, late = self.placed(self.signed(server, founders), self.signed(server, [*others, *new]), seed)
-        fresh = late[len(others) :]
+        placed = self.placed(self.signed(server, founders), self.signed(server, [*others, *new]), seed_of(server))
+        known, fresh = [*placed[0], *placed[1][: len(others)]], placed[1][len(others) :]
         labels = np.array([state["group"][id] for id in founders])
-        compared = np.arange(len(founders))
-        if len(new) * len(founders) > stage_settings.LARGEST**2:
-            draw = rng(seed, "members")
-            members_of = [np.flatnonzero(labels == label) for label in np.unique(labels)]
-            compared = np.concatenate([draw.permutation(rows)[:_MEMBERS] for rows in members_of])
-        members = [known[row] for row in compared.tolist()]
-        joins, closest = [], []
-        for start in range(0, len(fresh), _ROWS):
-            between = self.distances(fresh[start : start + _ROWS], members)
-            joins += nearest_group(between, labels[compared]).tolist()
-            closest += compared[between.argmin(1)].tolist()
+        joins, closest = self.nearest(fresh, known[: len(founders)], labels, seed_of(server))
         group = dict(zip(new, joins, strict=True))
         if self.average == "groups":
             model = {id: str(number) for id, number in group.items()}
         else:
             model = {id: state["model"][founders[row]] for id, row in zip(new, closest, strict=True)}
-        n, m = len(in_order), len(new)
+        n, m = len(known), len(fresh)
         if n + m <= stage_settings.LARGEST:
             grown = np.zeros((n + m, n + m))
             grown[:n, :n] = state["adjacency"].double().numpy()
-            rows = adjacency(self.distances(fresh, [*known, *late]), state["gamma"], self.graph.adjacency)
+            rows = adjacency(self.distances(fresh, [*known, *fresh]), state["gamma"], self.graph.adjacency)
             rows[np.arange(m), n + np.arange(m)] = 0.0
             grown[n:], grown[:, n:] = rows, rows.T
             state["adjacency"] = stored(grown)
         state["group"], state["model"] = {**state["group"], **group}, {**state["model"], **model}
         state["row"] = {**state["row"], **{id: n + place for place, id in enumerate(new)}}
+
+    def nearest(self, fresh: Sets, founders: Sets, labels: Labels, seed: int) -> tuple[list[int], list[int]]:
+        """(the nearest group, the nearest founder's row) for each newcomer; of too many founders, some per group."""
+        compared = np.arange(len(founders))
+        if len(fresh) * len(founders) > stage_settings.LARGEST**2:
+            draw = rng(seed, "members")
+            members_of = [np.flatnonzero(labels == label) for label in np.unique(labels)]
+            compared = np.concatenate([draw.permutation(rows)[:_MEMBERS] for rows in members_of])
+        members = [founders[row] for row in compared.tolist()]
+        joins, closest = [], []
+        for start in range(0, len(fresh), _ROWS):
+            between = self.distances(fresh[start : start + _ROWS], members)
+            joins += nearest_group(between, labels[compared]).tolist()
+            closest += compared[between.argmin(1)].tolist()
+        return joins, closest
 
     def signed(self, server: ServerView, ids: Iterable[str]) -> Sets:
         """The signatures of these clients."""
@@ -486,40 +502,41 @@ class Taskonomy(ServerMethod):
 
 
 def along_edges(
-    state: dict[str, Any], replies: Mapping[str, Message], stale: bool, aggregate: Rule
+    state: dict[str, Any], sent: Mapping[str, Message], aggregate: Rule
 ) -> tuple[dict[str, Params], dict[str, str]]:
     """Case I, lines 16 and 17: w_m = sum_j A_mj n_j w_j / sum_j A_mj n_j, with A_mm = 1.
 
     Returns the new models, and the number of each client's model. All means are over the models as the clients sent
-    them. stale: clients that did not take part enter with the model that they have. A client keeps its model if neither
-    it nor a neighbour enters. Clients with equal rows share one model; with a rule other than the mean only if they
-    shared one before, because updates are measured from it.
+    them. A client keeps its model if neither it nor a neighbour sent one. Clients with equal rows share one model; with
+    a rule other than the mean only if they shared one before, because updates are measured from it.
     """
     order = sorted(state["row"], key=lambda id: state["row"][id])
-    entering = [id for id in order if id in replies or stale]
-    n = np.array([float(replies[id]["n"] if id in replies else state["sizes"][id]) for id in entering])
-    entered = {id: replies[id].params if id in replies else state["models"][state["model"][id]] for id in entering}
-    weights = sp.csr_array(state["adjacency"].double().numpy() + np.eye(len(order)))
-    weights = sp.csr_array(weights[:, [state["row"][id] for id in entering]] @ sp.diags_array(n))
-    weights.eliminate_zeros()
-    weights.sort_indices()
+    entering = sorted(sent, key=lambda id: state["row"][id])
+    weights = state["adjacency"].double().numpy() + np.eye(len(order))
+    weights = weights[:, [state["row"][id] for id in entering]] * [float(sent[id]["n"]) for id in entering]
     # {(row of weights, old model unless the mean replaces it): number of the new model}.
     numbers: dict[tuple[bytes, str], str] = {}
     models: dict[str, Params] = {}
     model: dict[str, str] = {}
-    for id, (left, right) in zip(order, pairwise(weights.indptr.tolist()), strict=True):
-        columns, row = weights.indices[left:right], weights.data[left:right]
-        old = state["model"][id]
-        entries = columns.tobytes() + row.tobytes()
+    for id, row in zip(order, weights, strict=True):
+        old, near = state["model"][id], np.flatnonzero(row)
+        entries = near.tobytes() + row[near].tobytes()
         shared_by = (entries, "" if entries and aggregate == "mean" else old)
         if shared_by not in numbers:
             numbers[shared_by] = str(len(numbers))
-            share = {entering[place]: weight for place, weight in zip(columns.tolist(), row.tolist(), strict=True)}
-            kept = state["models"][old]
-            mean = aggregated({other: entered[other] for other in share}, share, aggregate, kept) if entries else kept
-            models[numbers[shared_by]] = mean
+            share = {entering[place]: float(row[place]) for place in near.tolist()}
+            models[numbers[shared_by]] = kept = state["models"][old]
+            if share:
+                params = {other: sent[other].params for other in share}
+                models[numbers[shared_by]] = aggregated(params, share, aggregate, kept)
         model[id] = numbers[shared_by]
     return models, model
+
+
+def absent_models(state: dict[str, Any], replies: Mapping[str, Message]) -> dict[str, Message]:
+    """What clients that did not reply would send: the models that they have."""
+    models, model, sizes = state["models"], state["model"], state["sizes"]
+    return {id: Message(params=models[model[id]], n=sizes[id]) for id in state["row"] if id not in replies}
 
 
 def with_absent(state: dict[str, Any], replies: Mapping[str, Message]) -> tuple[dict[str, Message], dict[str, str]]:
@@ -725,16 +742,20 @@ class Flt(Taskonomy):
             return True
         sums: dict[str, Any] = {}
         if len(shape) != 3 and self.encoder.pretrain is None:
-            replies = yield from Ask("measure", {id: Message() for id in ids})
-            if not replies:
+            sums = yield from self.moments(ids)
+            if not sums:
                 return False
-            in_order = [reply for _, reply in sorted(replies.items())]
-            sums = {name: sum(reply[name] for reply in in_order) for name in ("count", "total", "squares")}
         params, pretrained_on = self.encoder.pretrained(shape, server.public)
         # Only fine-tuning needs the decoder.
         sent = {name: t for name, t in params.items() if self.encoder.fine_tune or name.startswith("body.")}
         state["encoder"], state["moments"] = sent, pretrained_on or sums
         return True
+
+    def moments(self, ids: Sequence[str]) -> ServerFlow[dict[str, Any]]:
+        """Ask these clients for the moments of their inputs; return the sums, empty if none arrived."""
+        replies = yield from Ask("measure", {id: Message() for id in ids})
+        in_order = [reply for _, reply in sorted(replies.items())]
+        return {name: sum(reply[name] for reply in in_order) for name in ("count", "total", "squares") if in_order}
 
     def related(self, server: ServerView, ids: Sequence[str], sets: Sets) -> Related:
         return relate(sets, self.graph, seed_of(server), stage_settings.planted_labels(server, ids))

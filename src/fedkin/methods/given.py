@@ -140,10 +140,9 @@ class Given(ServerMethod):
         ids, rows = server.clients, self.rows()
         place = {id: number for number, id in enumerate(ids)}
         weights = np.zeros((len(ids), len(ids)))
-        for id, row in rows.items():
-            if id in place:
-                others = [place[other] for other in row if other in place and other != id]
-                weights[place[id], others] = 1.0
+        for id in rows.keys() & place.keys():
+            weights[place[id], [place[other] for other in rows[id] if other in place]] = 1.0
+        np.fill_diagonal(weights, 0.0)
         named = {id: name for name, members in self.groups.items() for id in members if len(members) > 1}
         labels = canonical(np.array([named.get(id, f"\0{id}") for id in ids]))
         numbered = dict(zip(ids, labels.tolist(), strict=True))

@@ -95,19 +95,23 @@ class Ifca(Clustered, SigningMethod):
             return
         warming = len(state["models"]) < self.wanted(server)
         chosen = {id: str(reply["cluster"]) for id, reply in sorted(replies.items())}
+        shared = {} if warming else self.shared_body(server, replies)
         models = cluster_means(state["models"], chosen, replies, self.weights, self.aggregate)
-        if self.share == "body" and not warming and len(models) > 1:
-            bodies = {id: body_of(reply.params) for id, reply in replies.items()}
-            start = body_of(state["models"]["0"])
-            shared = aggregated(bodies, mean_weights(replies, self.weights), self.aggregate, start)
-            models = {number: {**params, **shared} for number, params in models.items()}
-        state["models"] = models
+        state["models"] = {number: {**params, **shared} for number, params in models.items()}
         if warming:
             if server.round >= self.warmup:
                 self.open_clusters(server)
             return
         state["cluster"] = {**state["cluster"], **chosen}
         self.record(server)
+
+    def shared_body(self, server: ServerView, replies: Mapping[str, Message]) -> Params:
+        """With `share` = "body", the mean of the bodies of all replies."""
+        if self.share != "body" or len(server.state["models"]) == 1:
+            return {}
+        bodies = {id: body_of(reply.params) for id, reply in replies.items()}
+        start = body_of(server.state["models"]["0"])
+        return aggregated(bodies, mean_weights(replies, self.weights), self.aggregate, start)
 
     def packed(self, server: ServerView) -> Message:
         """All models in one message; a shared body travels once."""

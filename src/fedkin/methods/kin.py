@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import product
 from typing import Any, Literal
 
 import numpy as np
@@ -28,7 +29,7 @@ from torch import Tensor
 from fedkin.federation import Samples
 from fedkin.flow import Ask, ClientFlow, Fit, Infer, Message, Params, ServerFlow, phase
 from fedkin.forms import COUNT, HEAD, NET, Integer, Shaped
-from fedkin.graph import Graph, Verdicts, place
+from fedkin.graph import Graph, Verdicts
 from fedkin.learning.aggregate import Rule
 from fedkin.learning.losses import per_sample
 from fedkin.learning.net import body_of, head_of
@@ -49,8 +50,9 @@ from fedkin.methods.blocks.signatures import (
     Tests,
     by_content,
     collect_signatures,
+    due,
     evidence_of,
-    signature_in,
+    groups_joined,
     tests_of,
     unsigned,
     verdicts_of,
@@ -206,8 +208,7 @@ class Kin(SigningMethod):
     def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
         state = server.state
         # Clients without a signature sign; groups are found, and newcomers are placed in them.
-        every = self.regroup_every
-        again = every is not None and server.round > 1 and (server.round - 1) % every == 0
+        again = due(self.regroup_every, server.round)
         to_sign = unsigned(server, sampled, () if again else state["signatures"])
         signed = yield from collect_signatures(server, state, to_sign)
         if signed:
@@ -222,54 +223,54 @@ class Kin(SigningMethod):
     def train_level(self, server: ServerView, level: str, ids: Sequence[str]) -> ServerFlow[None]:
         """FedAvg inside each node of a level."""
         state, nodes = server.state, nodes_of(server.state, level)
-        by_itself = {id for id in ids if alone(state, level, id)}
+        messages = {id: self.message(server, level, id) for id in ids}
         # If both levels train, a client that is alone at both trains once, at the level of groups.
-        twice = level == "branches" and "groups" in state["models"]
-        asked = [id for id in ids if not (twice and id in by_itself)]
-        if not asked:
+        if level == "branches" and "groups" in state["models"]:
+            messages = {id: message for id, message in messages.items() if not message["alone"]}
+        if not messages:
             return
-        sharing = {id: nodes[id] for id in asked if id not in by_itself}
-        messages = {id: self.message(server, level, id) for id in asked}
+        sharing = {id: nodes[id] for id, message in messages.items() if not message["alone"]}
         replies = yield from Ask("train", messages, mean_asked(self.weights, self.aggregate, sharing))
         # A client that trained alone now keeps its model itself, so the server drops its start.
-        started = {nodes[id] for id in replies if id in by_itself}
-        models = {node: model for node, model in state["models"][level].items() if node not in started}
+        models = dict(state["models"][level])
+        for id in replies.keys() - sharing.keys():
+            models.pop(nodes[id], None)
         models = cluster_means(models, sharing, replies, self.weights, self.aggregate)
         state["models"] = {**state["models"], level: models}
 
     def choose(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[None]:
         """Choose a level, its shared head and a strength; without costs the trial continues."""
-        state = server.state
-        trained = state["models"]
+        state, trained = server.state, server.state["models"]
         costs, sizes = yield from self.judged(server, ids, trained)
-        solved, again = trained, costs
-        if can_pull(server.initial, server.task):
-            solved = {}
-            for level in trained:
-                solved[level] = yield from self.mean_heads(server, level, ids)
-            again, _ = yield from self.judged(server, ids, solved)
+        solved = yield from self.with_mean_heads(server, ids)
+        solved_costs = costs if solved is trained else (yield from self.judged(server, ids, solved))[0]
         # In doubt the earlier candidate wins; models with mean heads and own heads come last.
         first, *weaker = strengths(server.task)
-        candidates = [(solved, first), (trained, first), *((models, s) for models in (trained, solved) for s in weaker)]
-        both = [id for id in costs if id in again]
-        table = {id: np.concatenate([again[id][:, :1], costs[id], again[id][:, 1:]], axis=1) for id in both}
-        if table:
-            enough = sum(sizes[id] for id in table) >= MIN_HOLDOUT
-            levels = list(trained)
-            level, place = best_candidate(table, sizes, levels) if enough else (levels[-1], 1)
-            leads = leads_of(table, sizes, levels, (level, place)) if enough else {}
-            models, strength = candidates[place]
-            state["models"] = {level: models[level]}
-            state["choice"] = {"level": level, **strength._asdict(), "own_body": False, "leads": leads}
-            if enough and can_pull(server.initial, server.task) and body_of(server.initial):
-                row = levels.index(level)
-                yield from self.choose_body(server, ids, {id: costs[row, place] for id, costs in table.items()})
+        candidates = [(solved, first), (trained, first), *product((trained, solved), weaker)]
+        table = {
+            id: np.concatenate([solved_costs[id][:, :1], costs[id], solved_costs[id][:, 1:]], axis=1)
+            for id in costs if id in solved_costs
+        }  # fmt: skip
+        if not table:
+            return
+        levels = list(trained)
+        enough = sum(sizes[id] for id in table) >= MIN_HOLDOUT
+        level, place = best_candidate(table, sizes, levels) if enough else (levels[-1], 1)
+        leads = leads_of(table, sizes, levels, (level, place)) if enough else {}
+        models, strength = candidates[place]
+        state["models"] = {level: models[level]}
+        state["choice"] = {"level": level, **strength._asdict(), "own_body": False, "leads": leads}
+        if enough:
+            row = levels.index(level)
+            yield from self.choose_body(server, ids, {id: costs[row, place] for id, costs in table.items()})
 
     def choose_body(self, server: ServerView, ids: Sequence[str], chosen: Mapping[str, float]) -> ServerFlow[None]:
         """Let clients train their own bodies, with a strength of their own, if that is surely better than the choice.
 
         chosen: {client id: the cost of the choice}.
         """
+        if not can_pull(server.initial, server.task) or not body_of(server.initial):
+            return
         state = server.state
         costs, sizes = yield from self.judged(server, ids, state["models"], own_body=True)
         table = {id: np.append(cost, chosen[id])[None] for id, cost in costs.items() if id in chosen}
@@ -280,11 +281,21 @@ class Kin(SigningMethod):
             if excess < -SURE * error:
                 state["choice"] = {**state["choice"], **tried[place]._asdict(), "own_body": True}
 
-    def mean_heads(self, server: ServerView, level: str, ids: Sequence[str]) -> ServerFlow[dict[str, Params]]:
-        """A level's models, with the mean of its clients' own heads in place of each shared head.
+    def with_mean_heads(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[Mapping[str, Mapping[str, Params]]]:
+        """The models of all levels, each shared head replaced by the mean of its clients' own heads, if heads can be.
 
         A shared head that has not converged would lose to the clients' own heads even if clients are alike.
         """
+        trained: dict[str, dict[str, Params]] = server.state["models"]
+        if not can_pull(server.initial, server.task):
+            return trained
+        solved = {}
+        for level in trained:
+            solved[level] = yield from self.mean_heads(server, level, ids)
+        return solved
+
+    def mean_heads(self, server: ServerView, level: str, ids: Sequence[str]) -> ServerFlow[dict[str, Params]]:
+        """A level's models, with the mean of its clients' own heads in place of each shared head."""
         models: dict[str, Params] = server.state["models"][level]
         nodes = nodes_of(server.state, level)
         asked = [id for id in ids if nodes[id] in models and not alone(server.state, level, id)]
@@ -530,14 +541,7 @@ def _search(server: ServerView, method: Kin) -> None:
     tested = verdicts(server, state["signatures"], method)
     before = [int(state["group"][id]) if id in state["group"] else None for id in tested.ids]
     numbers = continued(tested.labels.tolist(), before, [int(number) for number in state["verdict"]])
-    mean, old = common(server), state["models"].get("groups", {})
-    were_alone = {id for id in state["group"] if alone(state, list(state["models"])[-1], id)}
-    models: dict[str, Params] = {}
-    for label, ((number, parent), verdict) in enumerate(zip(numbers, tested.verdicts, strict=True)):
-        first = tested.members(label)[0]
-        # A client that stays alone, or is new and alone, keeps its model; others start from a model of the server.
-        if verdict != "alone" or (first in state["group"] and (first not in were_alone or str(parent) in old)):
-            models[str(number)] = old.get(str(parent), mean)
+    mean, models = common(server), _first_models(server, tested, numbers)
     state["group"] = {id: str(numbers[label][0]) for id, label in tested.groups.items()}
     state["verdict"] = {str(number): verdict for (number, _), verdict in zip(numbers, tested.verdicts, strict=True)}
     state["tests"] = tests_of(tested)
@@ -547,6 +551,22 @@ def _search(server: ServerView, method: Kin) -> None:
         for level in levels_of(state, method.degrees)
     }
     _begin_trial(server, method)
+
+
+def _first_models(server: ServerView, tested: Verdicts, numbers: Sequence[tuple[int, int | None]]) -> dict[str, Params]:
+    """The models that the groups start from; numbers: (number, old group) of each.
+
+    A client that stays alone, or is new and alone, keeps its model; others start from a model of the server.
+    """
+    state, mean = server.state, common(server)
+    old = state["models"].get("groups", {})
+    models: dict[str, Params] = {}
+    for label, (number, parent) in enumerate(numbers):
+        first = tested.members(label)[0]
+        shared = first in state["group"] and not alone(state, list(state["models"])[-1], first)
+        if tested.verdicts[label] != "alone" or shared or str(parent) in old:
+            models[str(number)] = old.get(str(parent), mean)
+    return models
 
 
 def _begin_trial(server: ServerView, method: Kin) -> None:
@@ -593,10 +613,7 @@ def _join(server: ServerView, ids: Sequence[str], method: Kin) -> None:
 def nearest(server: ServerView, signed: Mapping[str, Tensor], method: Kin) -> dict[str, str | None]:
     """Test these newcomers against every group; return {client id: its group, or None}."""
     group, placed = server.state["group"], server.state["placed"]
-    tested = verdicts(server, [id for id in group if id not in placed], method)
-    number = [group[tested.members(label)[0]] for label in range(len(tested.verdicts))]
-    joins = {id: place(signature_in(data), tested).group for id, data in signed.items()}
-    return {id: None if label is None else number[label] for id, label in joins.items()}
+    return groups_joined(verdicts(server, [id for id in group if id not in placed], method), group, signed)
 
 
 def common(server: ServerView) -> Params:
@@ -621,21 +638,23 @@ def graph_of(server: ServerView) -> Graph:
     return graph.tested(verdicts, evidence_of(state["tests"]))
 
 
+def _finite(value: float) -> float | None:
+    return value if value < math.inf else None
+
+
 def figures(state: dict[str, Any]) -> dict[str, float | None]:
     """For the records: groups of several clients, clients alone, the choice, the smallest p, leads (`leads_of`)."""
-    verdicts = [state["verdict"][number] for number in state["group"].values()]
     p = [value for node in state["tests"]["tree"].values() for value in node["p"].values()]
-    choice = state["choice"] or {**SHARED._asdict(), "own_body": False, "leads": {}}
-    return {
+    choice = state["choice"] or {"level": None, **SHARED._asdict(), "own_body": None, "leads": {}}
+    values = {
         "groups": sum(verdict != "alone" for verdict in state["verdict"].values()),
-        "alone": verdicts.count("alone"),
-        "level": LEVELS.index(choice["level"]) if "level" in choice else None,
-        **{f"pull_{name}": choice[name] if choice[name] < math.inf else None for name in ("weights", "bias")},
+        "alone": sum(state["verdict"][number] == "alone" for number in state["group"].values()),
+        "level": None if choice["level"] is None else LEVELS.index(choice["level"]),
+        "pull_weights": _finite(choice["weights"]),
+        "pull_bias": _finite(choice["bias"]),
         "smallest_p": min(p, default=None),
-        "own_body": float(choice["own_body"]) if state["choice"] else None,
-        **{
-            f"lead_{level}{part}": value
-            for level, lead in choice["leads"].items()
-            for part, value in zip(("", "_low", "_high"), lead, strict=True)
-        },
+        "own_body": None if choice["own_body"] is None else float(choice["own_body"]),
     }
+    for level, lead in choice["leads"].items():
+        values |= dict(zip((f"lead_{level}", f"lead_{level}_low", f"lead_{level}_high"), lead, strict=True))
+    return values

@@ -138,13 +138,9 @@ class Mixed(ServerMethod):
         state["sums"] = {**state["sums"], **{id: dict(reply.items()) for id, reply in sorted(replies.items())}}
         sigma2 = 1.0 if again else None
         fits = [reml(_sites(state["sums"], target), self.slopes, sigma2) for target in range(_targets(server.task))]
-        state["beta"] = torch.from_numpy(np.stack([fit.beta for fit in fits]))
-        state["ratios"] = torch.from_numpy(np.stack([fit.ratios for fit in fits]))
-        server.info = {}
-        for target, fit in enumerate(fits):
-            end = "" if len(fits) == 1 else f"_{target}"
-            server.info[f"variance_within{end}"] = fit.sigma2
-            server.info[f"variance_of_intercepts{end}"] = fit.sigma2 * fit.ratios[-1]
+        beta, ratios, _ = zip(*fits, strict=True)
+        state["beta"], state["ratios"] = torch.from_numpy(np.stack(beta)), torch.from_numpy(np.stack(ratios))
+        server.info = _variances(fits)
 
     # -- the model that a client uses -------------------------------------------------------------------------
 
@@ -161,6 +157,16 @@ class Mixed(ServerMethod):
             rows = np.concatenate([-rows / 2, rows / 2])
         params = {"head.weight": rows[:, :-1], "head.bias": rows[:, -1]}
         return {name: torch.from_numpy(np.ascontiguousarray(a)).to(client.net.dtype) for name, a in params.items()}
+
+
+def _variances(fits: Sequence[Components]) -> dict[str, float]:
+    """For the records: the variances within clients and of their intercepts, for each target."""
+    variances = {}
+    for target, fit in enumerate(fits):
+        end = "" if len(fits) == 1 else f"_{target}"
+        variances[f"variance_within{end}"] = fit.sigma2
+        variances[f"variance_of_intercepts{end}"] = fit.sigma2 * fit.ratios[-1]
+    return variances
 
 
 def _targets(task: Task) -> int:
@@ -207,13 +213,13 @@ def reml(
     sigma2: a known sigma^2; the last term is then sum_k r'V_k^-1 r / sigma2. Combinations of columns that are constant
     zero in all clients' rows get no fixed effect.
     """
-    xx, xy = np.stack([s.xx for s in sites]), np.stack([s.xy for s in sites])
-    yy, rows = sum(s.yy for s in sites), sum(s.n for s in sites)
+    products, moments, squares, sizes = zip(*sites, strict=True)
+    xx, xy, yy, rows = np.stack(products), np.stack(moments), sum(squares), sum(sizes)
     p = xx.shape[1]
-    squares = np.diag(xx.sum(0))
-    scale = np.sqrt(np.where(squares > 0, squares, 1.0))
-    sizes, axes = np.linalg.eigh(xx.sum(0) / np.outer(scale, scale))
-    basis = (axes / scale[:, None])[:, sizes > sizes.max() * 1e-10]  # spans the rows of X
+    lengths = np.diag(xx.sum(0))
+    scale = np.sqrt(np.where(lengths > 0, lengths, 1.0))
+    values, axes = np.linalg.eigh(xx.sum(0) / np.outer(scale, scale))
+    basis = (axes / scale[:, None])[:, values > values.max() * 1e-10]  # spans the rows of X
 
     def fitted(ratios: Array) -> tuple[float, Array, float]:
         root = np.sqrt(ratios)

@@ -92,15 +92,21 @@ class PcaKmHc(flt.Taskonomy, SigningMethod):
             if group_count(self.clusters, state["same"]) is None:
                 return {}
         if not state["basis"]:
-            replies = yield from Ask("moments", {id: Message() for id in ids})
-            if not replies:
+            state["basis"] = yield from self.basis(server, ids)
+            if not state["basis"]:
                 return {}
-            in_order = [reply for _, reply in sorted(replies.items())]
-            n, means, factors = ([reply[name] for reply in in_order] for name in ("n", "mean", "factor"))
-            mean, axes = pooled(n, means, factors, self.components)
-            state["basis"] = {"mean": mean.to(server.net.dtype), "axes": axes.to(server.net.dtype)}
         replies = yield from Ask("sign", dict.fromkeys(ids, Message(**state["basis"])))
         return {id: Message(signature=reply["centres"], n=reply["n"]) for id, reply in replies.items()}
+
+    def basis(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[dict[str, Tensor]]:
+        """Ask these clients for their moments; return mean and axes of the shared PCA, empty if none arrived."""
+        replies = yield from Ask("moments", {id: Message() for id in ids})
+        if not replies:
+            return {}
+        in_order = [reply for _, reply in sorted(replies.items())]
+        n, means, factors = ([reply[name] for reply in in_order] for name in ("n", "mean", "factor"))
+        mean, axes = pooled(n, means, factors, self.components)
+        return {"mean": mean.to(server.net.dtype), "axes": axes.to(server.net.dtype)}
 
     def related(self, server: ServerView, ids: Sequence[str], sets: flt.Sets) -> flt.Related:
         """Groups from a hierarchy of the distances between the clients' centres."""

@@ -21,7 +21,7 @@ from fedkin.graph import Graph
 from fedkin.learning.aggregate import Rule
 from fedkin.learning.net import body_of, head_of
 from fedkin.methods.blocks.averaging import mean_model
-from fedkin.methods.blocks.vectors import Array
+from fedkin.methods.blocks.vectors import Array, as_vector
 from fedkin.settings import span
 from fedkin.views import ClientView, ServerView
 
@@ -116,17 +116,17 @@ def head_cosines(heads: Sequence[Params], whole: bool = False) -> Array:
 
     A row of zeros has cosine 0 with every other.
     """
-    n = len(heads)
-    total, count = torch.zeros(n, n, dtype=torch.float64), 0
-    names = sorted(name for name, tensor in heads[0].items() if whole or tensor.ndim > 1) if heads else []
-    tables = [torch.stack([head[name].double() for head in heads]) for name in names]
-    tables = [table.reshape(n, 1 if whole else table.shape[1], -1) for table in tables]
-    for table in [torch.cat(tables, 2)] if whole and tables else tables:
+    if whole:
+        tables = [torch.stack([as_vector(head, sorted(head)).double() for head in heads])[:, None]]
+    else:
+        names = sorted(name for name, tensor in heads[0].items() if tensor.ndim > 1)
+        tables = [torch.stack([head[name].double() for head in heads]).flatten(2) for name in names]
+    total = torch.zeros(len(heads), len(heads), dtype=torch.float64)
+    for table in tables:
         unit = F.normalize(table, dim=2).flatten(1)
         total += unit @ unit.T
-        count += table.shape[1]
     # A product's two triangles may differ in the last bit.
-    return np.asarray(((total + total.T) / (2 * max(count, 1))).numpy())
+    return np.asarray(((total + total.T) / (2 * max(sum(table.shape[1] for table in tables), 1))).numpy())
 
 
 def similarity_weights(similar: Array, ceiling: float) -> Array:

@@ -200,7 +200,7 @@ class SfmtlGraph(SigningMethod):
         if self.graph.from_test:
             held = server.state["same"]
             server.state["same"] = yield from ask_for_groups(server, held, sampled, self.graph.groups)
-        replies = yield from Ask("train", {id: Message() for id in sampled})
+        replies = yield from Ask("train", dict.fromkeys(sampled, Message()))
         if not replies:
             return
         ids = tuple(sorted(replies))
@@ -218,8 +218,9 @@ class SfmtlGraph(SigningMethod):
             new["body"] = community_bodies(dict(zip(ids, in_order, strict=True)), labels)
         new["anchors"] = community_anchors(in_order, labels, server.task.classes)
         server.graph = graph.Graph(ids, weights, groups=graph.by_id(ids, labels), round=server.round, mixing=mixing)
-        downloads = {id: {name: values[k] for name, values in new.items()} for k, id in enumerate(ids)}
-        yield from Ask("update", {id: Message(**downloads[id], classes=replies[id]["classes"]) for id in ids})
+        new["classes"] = [reply["classes"] for reply in in_order]
+        messages = [Message(**dict(zip(new, values, strict=True))) for values in zip(*new.values(), strict=True)]
+        yield from Ask("update", dict(zip(ids, messages, strict=True)))
 
     def affinity(self, server: ServerView, replies: Sequence[Message]) -> Any:
         """a_kl = max(0, similarity) [n, n], symmetric, zero diagonal, Eq. (7).

@@ -111,12 +111,21 @@ def difference(here: Agreement, there: Agreement) -> str:
             return f"the experiment cannot be run {where}: {escaped(side.cannot, 200)}"
     if here.task is None or there.task is None:  # the server does not know its task before the first client comes
         return ""
-    if here.columns and there.columns and here.columns != there.columns:
-        return _columns_differ(here.columns, there.columns)
-    facts = zip(_task_facts(here.task).items(), _task_facts(there.task).values(), strict=True)
-    for (name, one), other in facts:
+    return (
+        _columns_differ(here.columns, there.columns)
+        or _tasks_differ(here.task, there.task)
+        or _nets_differ(here, there)
+    )
+
+
+def _tasks_differ(here: Task, there: Task) -> str:
+    for (name, one), other in zip(_task_facts(here).items(), _task_facts(there).values(), strict=True):
         if one != other:
             return f"{name} {escaped(str(one), 60)} here and {escaped(str(other), 60)} there"
+    return ""
+
+
+def _nets_differ(here: Agreement, there: Agreement) -> str:
     if here.first != there.first:
         return "the first values of the net differ: use the same version of torch, and the same files of the model"
     return _metrics_differ(here, there)
@@ -130,6 +139,8 @@ def _task_facts(task: Task) -> dict[str, Any]:
 
 
 def _columns_differ(here: tuple[str, ...], there: tuple[str, ...]) -> str:
+    if not here or not there or here == there:
+        return ""
     odd = min(set(here) ^ set(there), default="")
     where = "here and not there" if odd in here else "there and not here"
     kind, name = ("class", odd[len(CLASS) + 1 :]) if odd.startswith(CLASS) else ("column", odd)

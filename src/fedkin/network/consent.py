@@ -43,7 +43,7 @@ def lines_about(client: Client, peer: bool = False) -> list[str]:
 
     peer: whether there is no server; a participant tells its numbers of samples only to a server.
     """
-    columns = [str(name) for name in client.about.get("columns", ())]
+    columns = list(map(str, client.about.get("columns", ())))
     classes = [name.removeprefix(CLASS).strip() for name in columns if name.startswith(CLASS)]
     inputs = [name for name in columns if not name.startswith(CLASS)]
     facts = ["its name", "the shape of its inputs", "the number of its classes or targets"]
@@ -190,6 +190,12 @@ def _describe_noise(setup: Setup, client: Client, page: Page | None) -> list[str
     most = private.epsilon(releases * rounds, signed, trained)
     after = f"after {rounds} rounds with one message of each kind; no more"
     lines.append(f"epsilon: {most:.3g} at delta {private.delta:g} {after}")
+    return lines + _describe_limits(private, page)
+
+
+def _describe_limits(private: Privacy, page: Page | None) -> list[str]:
+    """Return lines on the epsilon so far, and on its limits."""
+    lines = []
     if page is not None and page.ledger.lines:
         lines.append(f"epsilon so far: {page.ledger.epsilon(private.delta):.3g}, with all runs on this machine")
     limits = {"the experiment": private.budget, "this participant, over all runs": page and page.ledger.limit}
@@ -250,22 +256,26 @@ def _describe(form: Form, context: Context) -> _Described:
         case Shaped():
             return _describe_numbers(form, context)
         case Integers():
-            words, most = _length(form.dim, context)
-            size = 8 * words if isinstance(words, int) else 0
-            return _Described(f"whole numbers [{words}]", size, None if most is None else 16 * most)
-        case Integer():
-            return _Described("a whole number", 8, 32)
-        case Number():
-            return _Described("a number", 8, 32)
-        case Flag():
-            return _Described("true or false", 1, 32)
+            return _describe_integers(form, context)
         case Each():
             field = _describe(form.form, context)
             return _Described(f"any number of: {field.words}", field.size)
         case Bytes():
             about = "" if form.usual is None else f"about {form.usual:,} bytes, "
             return _Described(f"{about}at most {form.most:,} bytes", form.usual or form.most, form.most)
-    return _Described(type(form).__name__)
+    return _ONE_VALUE.get(type(form), _Described(type(form).__name__))
+
+
+_ONE_VALUE = {
+    Integer: _Described("a whole number", 8, 32), Number: _Described("a number", 8, 32),
+    Flag: _Described("true or false", 1, 32),
+}  # fmt: skip
+
+
+def _describe_integers(form: Integers, context: Context) -> _Described:
+    words, most = _length(form.dim, context)
+    size = 8 * words if isinstance(words, int) else 0
+    return _Described(f"whole numbers [{words}]", size, None if most is None else 16 * most)
 
 
 def _describe_weights(form: Weights, context: Context) -> _Described:

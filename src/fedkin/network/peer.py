@@ -115,10 +115,7 @@ class PeerEngine(Engine):
         self.site.begin({me: near})
         for turn in itertools.count():
             box = self.site.step({me: inbox}).get(me)
-            for failure in self.exchange.failed(number):
-                self.neighbours.say(f"round {number}: {escaped(failure.cause.reason, 200)}")
-                if self.setup.engine.errors == "stop":
-                    raise failure.error
+            self._say_failures(number)
             heard = self.neighbours.exchange(number, turn, awaited, box)
             if self.neighbours.stop.is_set() and any(isinstance(answer, Undelivered) for answer in heard.values()):
                 raise TooFew(f"round {number}: stopped while a neighbour was awaited")
@@ -127,6 +124,12 @@ class PeerEngine(Engine):
             self.log.send([Envelope(number, box.phase, turn, me, id, message) for id, message in box.messages.items()])
             inbox = self._inbox(number, turn, box.phase, heard)
             awaited -= {id for id, answer in heard.items() if isinstance(answer, PeerMessage) and answer.ended}
+
+    def _say_failures(self, number: int) -> None:
+        for failure in self.exchange.failed(number):
+            self.neighbours.say(f"round {number}: {escaped(failure.cause.reason, 200)}")
+            if self.setup.engine.errors == "stop":
+                raise failure.error
 
     def _inbox(
         self, number: int, turn: int, phase: str, heard: Mapping[str, PeerMessage | Undelivered]

@@ -128,23 +128,23 @@ class PeerExchange:
             if len(missing) != waited:
                 waited = len(missing)
                 self.say(f"waiting for {first_few(missing)}")
-            since, present = time.monotonic(), self.link.present()
-            here = [id for id in missing if id in present]
-            if not here:
-                self._note_nobody(begun_at)
-            self._compare_all(here)
+            since = time.monotonic()
+            self._look_for(missing, begun_at)
             begun = self._begun_without(missing)
-            # A peer on which they count may not be connected here yet: it may be starting again, as this peer is.
-            if begun and not {id for there in begun for id in there.counts}.intersection(missing):
+            if _may_begin_without(missing, begun):
                 return
             if begun or (self.done and self.members):
                 left -= time.monotonic() - since
                 if left <= 0:
                     return
 
-    def _compare_all(self, ids: Sequence[str]) -> None:
-        """Admit these peers, if they answer; raises RunError for another agreement."""
-        for id, words in zip(ids, self.pool.map(self._compare, ids), strict=True):
+    def _look_for(self, missing: Sequence[str], since: float) -> None:
+        """Admit missing peers that are connected, if they answer; raises RunError for another agreement."""
+        present = self.link.present()
+        here = [id for id in missing if id in present]
+        if not here:
+            self._note_nobody(since)
+        for id, words in zip(here, self.pool.map(self._compare, here), strict=True):
             if words:
                 self._stay_connected(id)
                 raise RunError(f"{id} cannot be a neighbour: {words}")
@@ -223,13 +223,14 @@ class PeerExchange:
 
     def progress_of_others(self, ids: Iterable[str] | None = None) -> dict[str, Progress]:
         """Return the progress of these peers (None: of all), without peers that do not answer."""
-        here = self.link.present()
-        present = [id for id in (self.others if ids is None else sorted(ids)) if id in here]
-        places = zip(present, self.pool.map(self.progress_of, present), strict=True)
+        ids = self.others if ids is None else sorted(ids)
+        places = zip(ids, self.pool.map(self.progress_of, ids), strict=True)
         return {id: there for id, there in places if there is not None}
 
     def progress_of(self, id: str) -> Progress | None:
-        """Return the progress of this peer; None if it does not answer."""
+        """Return the progress of this peer; None if it is not connected, or does not answer."""
+        if id not in self.link.present():
+            return None
         try:
             return read(Progress, self.link.pull(id, f"{self.run}/now", SLICE, self.size_limit))
         except (LinkError, MethodError):
@@ -285,26 +286,28 @@ class PeerExchange:
         while (left := until - time.monotonic()) > 0:
             begun = time.monotonic()
             try:
-                offer = self._read(id, round, turn, min(left, SLICE))
+                return self._read(id, round, turn, min(left, SLICE))
             except Missed:
-                there = self.progress_of(id) if id in self.link.present() else None
-            except LinkError as error:
-                return Undelivered(Missing.REFUSED, words_of(error))
-            else:
-                self._note_heard(id, round)
-                return offer
+                there = self.progress_of(id)
             if self.stop.is_set():
                 return Undelivered(Missing.LATE, "this peer was stopped")
-            if there is not None and there.left_out(round, turn):
+            if there is None:
+                silent += time.monotonic() - begun
+            elif there.left_out(round, turn):
                 return Undelivered(Missing.LATE, f"it left round {round} out")
-            silent = 0.0 if there is not None else silent + time.monotonic() - begun
+            else:
+                silent = 0.0
             away = id not in self.link.present()
             if silent > self.settings.grace:
                 return self._give_up_on(id, Missing.GONE, "the connection is lost" if away else "it does not answer")
-            if away and id not in self.lost:
-                self.lost.add(id)
-                self.say(f"round {round}: {id} is not connected: waiting for at most {self.settings.grace:g} s")
+            if away:
+                self._note_lost(id, round)
         return self._give_up_on(id, Missing.LATE, f"nothing within {self.settings.deadline:g} s")
+
+    def _note_lost(self, id: str, round: int) -> None:
+        if id not in self.lost:
+            self.lost.add(id)
+            self.say(f"round {round}: {id} is not connected: waiting for at most {self.settings.grace:g} s")
 
     def _note_heard(self, id: str, round: int) -> None:
         self.unreachable.discard(id)
@@ -314,7 +317,14 @@ class PeerExchange:
             self.say(f"round {round}: {id} is connected again")
 
     def _read(self, id: str, round: int, turn: int, timeout: float) -> PeerMessage | Undelivered:
-        data = self.link.pull(id, f"{self.run}/r{round}/t{turn}", timeout, self.size_limit)
+        """Return an offer, or why it is refused; raises Missed if there is none yet."""
+        try:
+            data = self.link.pull(id, f"{self.run}/r{round}/t{turn}", timeout, self.size_limit)
+        except Missed:
+            raise
+        except LinkError as error:
+            return Undelivered(Missing.REFUSED, words_of(error))
+        self._note_heard(id, round)
         try:
             return read(PeerMessage, data)
         except MethodError as error:
@@ -392,6 +402,14 @@ class PeerOutbox:
     def _files(self) -> list[tuple[int, int, Path]]:
         named = [(_OFFERS.fullmatch(path.name), path) for path in self.folder.iterdir()]
         return sorted((int(match[1]), int(match[2]), path) for match, path in named if match)
+
+
+def _may_begin_without(missing: Iterable[str], begun: Sequence[Progress]) -> bool:
+    """Whether peers have begun, and count on none of the missing ones.
+
+    One on which they count may not be connected here yet: it may be starting again, as this peer is.
+    """
+    return bool(begun) and not {id for there in begun for id in there.counts}.intersection(missing)
 
 
 def _offers(near: Iterable[str], box: Outbox | None) -> dict[str, bytes]:

@@ -223,8 +223,10 @@ class Registration:
             raise RunError("federation.json: not that of a federation over a network; name another folder") from None
         self.complete = True
 
-    def _set_task(self, task: Task) -> None:
+    def _set_task(self, task: Task | None) -> None:
         """Set the federation's task; raises ConfigError if the experiment does not fit it."""
+        if task is None:
+            raise ConfigError("it does not say what it has learned to predict")
         setup, agreement = setup_and_agreement(self.agreement.settings, task, self.setup_of)
         if setup is None:
             raise ConfigError(agreement.cannot)
@@ -242,8 +244,8 @@ class Registration:
         with self.changed:
             while True:
                 self._decide()
-                back = {name for name in self.active if name in self.next_order or name in self.next_round}
-                if self.complete and (not resumed or (back and (left <= 0 or back.issuperset(self.active)))):
+                back = self._back()
+                if self.complete and (not resumed or self._are_enough(back, left)):
                     return self.roster()
                 if stopping():
                     raise RunError("stopped while clients were awaited; nothing is lost; --resume continues it")
@@ -252,6 +254,14 @@ class Registration:
                     self.say(line)
                 if not self.changed.wait(0.2) and back:
                     left -= 0.2
+
+    def _back(self) -> set[str]:
+        """Return the members that are there again after a resume."""
+        return {name for name in self.active if name in self.next_order or name in self.next_round}
+
+    def _are_enough(self, back: Collection[str], left: float) -> bool:
+        """Whether the resumed run goes on with these members, if others are awaited for so many seconds more."""
+        return bool(back) and (left <= 0 or set(self.active) <= set(back))
 
     def _stage(self) -> Stage:
         """Return the current stage of registration."""
@@ -339,17 +349,26 @@ class Registration:
             self._confirm_leaving()
             changes, self.next_round = self.next_round, {}
             self.left_this_round = {name: hello for name, hello in changes.items() if hello.leaves}
-            gone = [name for name in self.active if name not in changes and self.is_gone(name)]
-            for name in gone:
-                self.say(f"{name} was not connected for {self.network.gone_after:g} s: it has left")
-            for name in sorted({*self.left_this_round, *gone}):
-                member = self.members[name]
-                self.members[name] = Member(told=member.told, away=(*member.away, (round, None)))
-                self.point(name)
+            gone = self._gone(changes)
+            self._remove({*self.left_this_round, *gone}, round)
             for name, hello in sorted(changes.items()):
                 if not hello.leaves and hello.about is not None:
                     self._count(name, hello, hello.about, round)
             return bool(changes or gone)
+
+    def _gone(self, changes: Collection[str]) -> list[str]:
+        """Return, and name, the members that are gone and change nothing themselves."""
+        gone = [name for name in self.active if name not in changes and self.is_gone(name)]
+        for name in gone:
+            self.say(f"{name} was not connected for {self.network.gone_after:g} s: it has left")
+        return gone
+
+    def _remove(self, names: Collection[str], round: int) -> None:
+        """Count these members as left from this round on."""
+        for name in sorted(names):
+            member = self.members[name]
+            self.members[name] = Member(told=member.told, away=(*member.away, (round, None)))
+            self.point(name)
 
     def _count(self, name: str, hello: Hello, about: About, round: int) -> None:
         """Use a client's new description from this round on: it joins, comes back, or has new samples."""
@@ -457,8 +476,6 @@ class Registration:
         first = hellos[like[0]].agreement
         setup, agreement = self.setup, self.agreement
         try:
-            if first.task is None:
-                raise ConfigError("it does not say what it has learned to predict")
             if setup is None:
                 self._set_task(first.task)
         except Exception as error:  # torch may lack the memory for a net of this task
@@ -548,20 +565,24 @@ class Registration:
     def _keep(self, name: str, hello: Hello, later: str) -> None:
         """Keep a hello until the next round (later: what changes then), or until all clients have reached its stage."""
         before = self.next_round.pop(name, None)  # a client that was about to leave may have come back
-        known = self.processes.get(name), None if before is None else before.life
         if not hello.leaves:
-            if hello.life not in known:
-                self.say(f"{name} is here" + (" again" if name in self.processes else ""))
-            if hello.seen:
-                self.hellos[hello.stage][name] = hello
+            self._note_arrival(name, hello, before)
         if not self._is_active(name) or not later:
             self.processes[name] = hello.life
-        if later and (hello.leaves or hello.about is not None):
+        if not later:
+            if self._is_decided(hello.stage):
+                self._welcome(name, hello)
+        elif hello.leaves or hello.about is not None:
             if before is None or before.about != hello.about:
                 self.say(f"{name} {later}")
             self.next_round[name] = hello
-        elif not later and self._is_decided(hello.stage):
-            self._welcome(name, hello)
+
+    def _note_arrival(self, name: str, hello: Hello, before: Hello | None) -> None:
+        known = self.processes.get(name), None if before is None else before.life
+        if hello.life not in known:
+            self.say(f"{name} is here" + (" again" if name in self.processes else ""))
+        if hello.seen:
+            self.hellos[hello.stage][name] = hello
 
     def _change_next_round(self, name: str, hello: Hello) -> str:
         """Return what this client does from the next round on, in words; empty if its hello is answered now."""
@@ -571,11 +592,15 @@ class Registration:
                 return "leaves"
             other = about is not None and about.digest != self.members[name].now.digest
             return "has other samples, which count from the next round on" if other else ""
-        if about is None:
-            now = hello.leaves or hello.seen or self._is_decided(hello.stage)
-        else:
-            now = hello.seen and not self.complete
-        return "" if now else f"{'takes part' if hello.seen else 'is evaluated'} from the next round on"
+        if self._is_answered_now(hello):
+            return ""
+        return f"{'takes part' if hello.seen else 'is evaluated'} from the next round on"
+
+    def _is_answered_now(self, hello: Hello) -> bool:
+        """Whether the hello of a client that is no member is answered before the next round."""
+        if hello.about is not None:
+            return hello.seen and not self.complete
+        return hello.leaves or hello.seen or self._is_decided(hello.stage)
 
     def _second_process(self, name: str, hello: Hello) -> str:
         """Return why to refuse a second process with this name and key while the first one answers; else empty."""
@@ -617,16 +642,22 @@ class Registration:
             return "" if name in self.members else "it takes no part, so that there is nothing to leave"
         if words := difference(self.agreement, hello.agreement):
             return f"{words} (here: the server; there: {name})"
-        if (self.complete or not hello.seen) and not self._is_active(name):
+        if self._comes_later(name, hello):
             return self._why_not_admitted(name, hello)
         if self.complete and hello.about is not None:
             return self._unlike_before(self.members[name].now, hello.about)
-        if not self.complete and (words := self._why_not_first(name, hello.stage)):
+        if words := self._why_not_first(name, hello.stage):
             return words
         return "" if hello.stage == "about" else self._unlike_columns(hello)
 
+    def _comes_later(self, name: str, hello: Hello) -> bool:
+        """Whether a client is no member, and is not one of those that begin."""
+        return (self.complete or not hello.seen) and not self._is_active(name)
+
     def _why_not_first(self, name: str, stage: Stage) -> str:
-        """Return why a client cannot be one of those that begin; empty if it can."""
+        """Return why a client cannot be one of those that begin; empty if it can, or if they have begun."""
+        if self.complete:
+            return ""
         clients = self._decided_clients(stage)
         if clients and name not in clients:
             return f"the federation is complete without it ({first_few(sorted(clients))})"

@@ -88,7 +88,7 @@ class Scenario(Settings):
         """
         if classes is not None:
             about = [{"classes": list(own)} for own in classes]
-            groups = ["+".join(map(str, own)) for own in classes] if groups is None else groups
+            groups = list(map(_set_name, classes)) if groups is None else groups
         known: dict[int, Samples] = {}
 
         def samples(split: Split, rows: Rows | Samples) -> Samples:
@@ -160,20 +160,23 @@ def _ids_named(federation: Federation, unseen: Sequence[str]) -> set[str]:
     """The ids of the clients that `unseen` names by id or by group."""
     ids: set[str] = set()
     for name in unseen:
-        wanted = name.removeprefix(GROUP)
-        if name == wanted:
-            members = {name} & set(federation)
+        if name.startswith(GROUP):
+            ids |= _members_of(federation, name.removeprefix(GROUP))
+        elif name in federation:
+            ids.add(name)
         else:
-            members = {id for id, client in federation.items() if client.group == wanted}
-        if not members and name == wanted:
             hint = f'{nearest(name, federation)} (a group is "{GROUP}NAME")'
             raise ConfigError(f"scenario.unseen: no client {name!r}; {hint}")
-        if not members:
-            known = {client.group for client in federation.values() if client.group is not None}
-            hint = nearest(wanted, known) if known else f"the clients of {federation.name} are in no groups"
-            raise ConfigError(f"scenario.unseen: no client is in group {wanted!r}; {hint}")
-        ids |= members
     return ids
+
+
+def _members_of(federation: Federation, group: str) -> set[str]:
+    members = {id for id, client in federation.items() if client.group == group}
+    if not members:
+        known = {client.group for client in federation.values() if client.group is not None}
+        hint = nearest(group, known) if known else f"the clients of {federation.name} are in no groups"
+        raise ConfigError(f"scenario.unseen: no client is in group {group!r}; {hint}")
+    return members
 
 
 def _as_unseen(client: Client, test: UnseenTest) -> Client:
@@ -186,6 +189,10 @@ def _all_as_test(phase: Phase) -> Phase:
     """The client, or its change, with all its samples as test samples."""
     parts = [phase.train, phase.test] if len(phase.test) else [phase.train]
     return replace(phase, train=phase.train.take([]), test=_joined(parts, 'scenario.unseen_test: "all"'))
+
+
+def _set_name(classes: Sequence[int]) -> str:
+    return "+".join(map(str, classes))
 
 
 # -- all clients as one ---------------------------------------------------------------------------------------------
@@ -213,9 +220,13 @@ def _joined(parts: Sequence[Samples], what: str) -> Samples:
     first = parts[0]
     if any(part.scale != first.scale for part in parts):
         raise ConfigError(f"{what}: cannot be joined, since they are on unlike scales")
-    if all(part.x is first.x and part.y is first.y and part.rows is not None for part in parts):
-        rows = torch.cat([part.rows for part in parts if part.rows is not None])
-        return Samples(first.x, first.y, rows, first.scale)
-    if len(parts) == 1:
-        return first
-    return Samples(concatenated([p.own().x for p in parts]), torch.cat([p.labels() for p in parts]), scale=first.scale)
+    rows = [part.rows for part in parts if part.rows is not None]
+    if len(rows) == len(parts) and len({(id(part.x), id(part.y)) for part in parts}) == 1:
+        return Samples(first.x, first.y, torch.cat(rows), first.scale)
+    return first if len(parts) == 1 else _copied([part.own() for part in parts])
+
+
+def _copied(parts: Sequence[Samples]) -> Samples:
+    """Concatenate samples that are alone in their arrays."""
+    x, y = concatenated([part.x for part in parts]), torch.cat([part.y for part in parts])
+    return Samples(x, y, scale=parts[0].scale)

@@ -165,8 +165,7 @@ def checked_sets(sets: Sets, apart: bool = False) -> Sets:
     """Return `sets`; raises ValueError unless all are different; with `apart`, also if two have a class in common."""
     if not sets or any(not one or len(set(one)) < len(one) or min(one) < 0 for one in sets):
         raise ValueError("expected a list of lists of classes, none empty, no class twice in a list")
-    labels = [label for one in sets for label in one]
-    if apart and len(set(labels)) < len(labels):
+    if apart and len(set().union(*sets)) < sum(map(len, sets)):
         raise ValueError("expected a list of lists of classes, none empty, no class twice")
     if len({tuple(sorted(one)) for one in sets}) < len(sets):
         raise ValueError("two of them have the same classes: they would be one")

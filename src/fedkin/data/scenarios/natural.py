@@ -61,10 +61,9 @@ class Natural(_OwnClients):
 
     def _ids(self, train: Mapping[str, Rows], test: Mapping[str, Rows], name: str) -> list[str]:
         """The clients with enough samples, sorted."""
-        sizes = {id: len(rows) for id, rows in train.items()}
-        large, enough = [id for id in sizes if sizes[id] >= self.min_size], f"{self.min_size} training samples"
+        large, enough = [id for id in train if len(train[id]) >= self.min_size], f"{self.min_size} training samples"
         if not large:
-            most = max(sizes.values(), default=0)
+            most = max(map(len, train.values()), default=0)
             raise ConfigError(f"scenario.min_size: no client of {name} has {enough}; the largest has {most}")
         tests = {id: len(test.get(id, _NONE)) for id in large}
         ids = sorted(id for id in large if tests[id] >= self.min_test)
@@ -109,7 +108,7 @@ class Regions(_OwnClients):
     def _joined(self, sizes: Mapping[str, int], group: Mapping[str, str], seed: int) -> dict[str, list[str]]:
         """Members of each client, sorted, by the client's id."""
         clients = {id: [id] for id, size in sorted(sizes.items()) if size >= self.min_size}
-        for region in sorted({group[id] for id in sizes}):
+        for region in sorted(set(group.values())):
             small = sorted(id for id, size in sizes.items() if group[id] == region and size < self.min_size)
             order = rng(seed, self.name, region).permutation(len(small))
             for number, members in enumerate(self._bundles([small[place] for place in order], sizes)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
@@ -72,13 +72,7 @@ class Folder(Source):
         return self.model_copy(update={"folders": "clients"})._dataset(place, files)
 
     def _dataset(self, place: Path, files: Sequence[tuple[str, Path]]) -> tuple[Dataset, tuple[str, ...]]:
-        names = sorted({file.parent.name for _, file in files})
-        classes = self.classes or tuple(names)
-        if len(classes) < 2:
-            expected = "expected folders of 2 or more classes, or their names in data.classes"
-            raise DataError(f"{place}: all images are of class {classes[0]!r}; {expected}")
-        if odd := [name for name in names if name not in classes]:
-            raise DataError(f"{place}: data.classes has no class {escaped(odd[0], 60)!r}; {nearest(odd[0], classes)}")
+        classes = self._class_names(place, {file.parent.name for _, file in files})
         channels = 1 if self.grey else 3
         scale = Scale(self.mean[:channels], self.std[:channels])
         scale.check(channels, "data")
@@ -95,19 +89,32 @@ class Folder(Source):
         task = Task(len(classes), (channels, *size))
         return Dataset(place.name, train, test, task, scale), classes
 
+    def _class_names(self, place: Path, folders: Collection[str]) -> tuple[str, ...]:
+        classes = self.classes or tuple(sorted(folders))
+        if len(classes) < 2:
+            expected = "expected folders of 2 or more classes, or their names in data.classes"
+            raise DataError(f"{place}: all images are of class {classes[0]!r}; {expected}")
+        if odd := sorted(set(folders) - set(classes)):
+            raise DataError(f"{place}: data.classes has no class {escaped(odd[0], 60)!r}; {nearest(odd[0], classes)}")
+        return classes
+
     def files(self, place: Path) -> list[tuple[str, Path]]:
         """(domain, file) of every image in this folder, in alphabetical order; raises DataError if there is none."""
         expected = "folders DOMAIN/CLASS/ of .jpg or .png images"
         need_folder(place, expected)
+        domains = self._domain_names(place)
+        files = [(name, file) for name in domains for file in _images(place / name)]
+        if not files:
+            raise DataError(f"{place}: no image in it; expected {expected}")
+        _say_left_out(place, {file for _, file in files}, domains)
+        return files
+
+    def _domain_names(self, place: Path) -> Sequence[str]:
         there = sorted(path.name for path in place.iterdir() if path.is_dir() and not path.name.startswith("."))
         for name in self.domains:
             if name not in there:
                 raise ConfigError(f"data.domains: no folder {name!r} in {place}; {nearest(name, there)}")
-        files = [(name, file) for name in (self.domains or there) for file in _images(place / name)]
-        if not files:
-            raise DataError(f"{place}: no image in it; expected {expected}")
-        _say_left_out(place, {file for _, file in files}, self.domains or there)
-        return files
+        return self.domains or there
 
 
 def _say_left_out(place: Path, read: set[Path], domains: Sequence[str]) -> None:

@@ -68,22 +68,21 @@ class Hub(Rows):
         self._check_columns(rows.column_names, where)
         if self.image is None and self.tokens is None:
             return dataset_of(*self._with_split(_with_names(rows), {}, is_test), where)
+        return self._beside(rows, is_test, where)
+
+    def _beside(self, rows: Any, is_test: npt.NDArray[np.bool_] | None, where: str) -> Dataset:
+        """The data set of pictures or token ids, with the other columns that have a role."""
         roles = {self.target, self.client, self.group, self.person, self.time, self.split}
         table = _with_names(rows.select_columns([name for name in rows.column_names if name in roles]))
         classes = getattr(rows.features[self.target], "names", ())
         numeric = pa.types.is_floating(table.schema.field(self.target).type)
         kind = self.kind or ("regression" if numeric else "classification")
-        if self.client is None:  # hold out a share of each class
-            labels = pc.fill_null(table.column(self.target).cast(pa.string()), "(unknown)")
-            whose = pa.array(["(all)"] * len(table)) if kind == "regression" else labels
-            table = table.append_column(_WHOSE, whose)
+        if self.client is None:
+            table = table.append_column(_WHOSE, self._strata(table, kind))
         changes = {"client": self.client or _WHOSE, "kind": kind, "leave_out": (), "categories": ()}
         table, reading = self._with_split(table, changes, is_test)
         target = Target(kind, tuple(classes)) if len(classes) > 1 and kind != "regression" else None
-        if self.image is not None:
-            x, scale = self._pictures(rows, where), Scale()
-        else:
-            x, scale = self.ids(rows.with_format("arrow")[:].column(self.tokens).to_pylist(), where), None
+        x, scale = self._inputs(rows, where)
         dataset = dataset_beside(x, table, reading, where, target, scale)
         if self.client is not None:
             return dataset
@@ -140,6 +139,17 @@ class Hub(Rows):
             table = table.append_column(_SPLIT, pa.array(np.where(is_test, "test", "train")))
             changes = {**changes, "split": _SPLIT}
         return table, self.model_copy(update=changes)
+
+    def _strata(self, table: pa.Table, kind: str) -> Any:
+        """[n] the class of each row, of which a share is held out; one class for all numbers."""
+        labels = pc.fill_null(table.column(self.target).cast(pa.string()), "(unknown)")
+        return pa.array(["(all)"] * len(table)) if kind == "regression" else labels
+
+    def _inputs(self, rows: Any, where: str) -> tuple[torch.Tensor, Scale | None]:
+        """(pictures or token ids, their scale)."""
+        if self.image is not None:
+            return self._pictures(rows, where), Scale()
+        return self.ids(rows.with_format("arrow")[:].column(self.tokens).to_pylist(), where), None
 
     def _pictures(self, rows: Any, where: str) -> torch.Tensor:
         """[n, 1 or 3, height, width] bytes."""

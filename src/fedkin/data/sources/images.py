@@ -201,6 +201,15 @@ def _packed_or_not(path: Path) -> Path:
     return packed
 
 
+def _check_header(path: Path, header: bytes, magic: bytes, kind: str) -> None:
+    dims = magic[3]
+    if len(header) >= 4 and header[:4] != magic:
+        expected = f"0x{magic.hex()}, which is an idx file of {kind} in {dims} dimensions"
+        raise DataError(f"{path}: starts with 0x{header[:4].hex()}, expected {expected}")
+    if len(header) < 4 + 4 * dims:
+        raise DataError(f"{path}: truncated: {len(header)} bytes, but its header alone takes {4 + 4 * dims}")
+
+
 def read_idx(path: Path, dims: int, kind: Literal["bytes", "ints"] = "bytes") -> npt.NDArray[Any]:
     """The array in an idx file of `dims` dimensions, gzipped if its name ends in .gz: uint8, or int32 for ints.
 
@@ -221,12 +230,7 @@ def read_idx(path: Path, dims: int, kind: Literal["bytes", "ints"] = "bytes") ->
     except (OSError, EOFError, zlib.error) as error:
         expected = f"{'a gzipped' if packed else 'an'} idx file"
         raise DataError(f"{path}: cannot be read to its end ({error}); expected {expected}") from None
-    magic = bytes((0, 0, code, dims))
-    if len(header) >= 4 and header[:4] != magic:
-        expected = f"0x{magic.hex()}, which is an idx file of {kind} in {dims} dimensions"
-        raise DataError(f"{path}: starts with 0x{header[:4].hex()}, expected {expected}")
-    if len(header) < 4 + 4 * dims:
-        raise DataError(f"{path}: truncated: {len(header)} bytes, but its header alone takes {4 + 4 * dims}")
+    _check_header(path, header, bytes((0, 0, code, dims)), kind)
     if len(body) != size:
         what = f"truncated: {len(body)} bytes of data" if len(body) < size else "longer than it should be"
         raise DataError(f"{path}: {what}; its header says {size} ({' x '.join(map(str, shape))})")

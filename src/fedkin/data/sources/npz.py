@@ -92,6 +92,17 @@ class Npz(Source):
             raise DataError(f"{where}: expected int32 or int64, as data.codes = true says, got {array.dtype}")
         return x
 
+    def _numbered(self, y: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], int]:
+        """(labels as 0, 1, ..., the number of classes)."""
+        if y.dtype.kind not in "buiUS":
+            raise DataError(f"y: expected whole numbers or texts, got dtype {y.dtype}")
+        values, y = np.unique(y, return_inverse=True)
+        if self.kind == "risk" and values.dtype.kind in "US":  # the event is Yes, not no
+            y = np.argsort(np.argsort(np.char.lower(values), kind="stable"))[y]
+        if len(values) < 2:
+            raise DataError(f"y: all labels are {values[0]!s}; expected at least 2 different ones")
+        return y, len(values)
+
     def _targets(
         self, y: npt.NDArray[Any], client: npt.NDArray[np.str_] | None, shape: tuple[int, ...]
     ) -> tuple[Task, npt.NDArray[Any]]:
@@ -101,14 +112,7 @@ class Npz(Source):
             raise DataError(f"y: data.classes = {classes}, but a regression has none; leave it out")
         if self.kind != "regression" and classes is None:
             check_count(y, "y", shape[0])
-            if y.dtype.kind not in "buiUS":
-                raise DataError(f"y: expected whole numbers or texts, got dtype {y.dtype}")
-            values, y = np.unique(y, return_inverse=True)
-            if self.kind == "risk" and values.dtype.kind in "US":  # the event is Yes, not no
-                y = np.argsort(np.argsort(np.char.lower(values), kind="stable"))[y]
-            classes = len(values)
-            if classes < 2:
-                raise DataError(f"y: all labels are {values[0]!s}; expected at least 2 different ones")
+            y, classes = self._numbered(y)
         if self.kind == "risk" and classes != 2:
             raise DataError(f'y: {classes} different labels, and data.kind = "risk" has two; expected 2')
         owner = np.full(shape[0], "(all)") if client is None else client

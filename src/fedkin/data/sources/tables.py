@@ -238,14 +238,7 @@ def ids_of(rows: Sequence[Any], length: int | None, padding: int, where: str, co
     length: longer rows are cut to it (None: the length of the longest row). Raises DataError that names `where`, the
     row and the column.
     """
-    lists: list[list[int]] = []
-    for number, given in enumerate(rows):
-        row = _token_ids(given)
-        if row is None or max(row, default=0) >= 2**63:
-            what = "a list of whole numbers" if row is None else "whole numbers below 2**63"
-            raise DataError(f"{where}: row {number}: {column!r}: expected {what}, got {escaped(repr(given), 40)}"
-                            f"{'; tokenise texts first' if row is None else ''}")  # fmt: skip
-        lists.append(row)
+    lists = [_token_ids(row, f"{where}: row {number}: {column!r}") for number, row in enumerate(rows)]
     longest = max(map(len, lists), default=0)
     size = min(longest, length or longest)
     need = 8 * len(lists) * size
@@ -259,13 +252,20 @@ def ids_of(rows: Sequence[Any], length: int | None, padding: int, where: str, co
     return torch.from_numpy(ids)
 
 
-def _token_ids(row: Any) -> list[int] | None:
-    """Return the token ids of a row; None if it holds anything else."""
-    if type(row) is int:
-        row = [row]
-    if isinstance(row, str):
-        words = row.split()
-        # 20 digits are too many for an id, and Python refuses to convert more than 4,300.
-        ids = [int(w.lstrip("0")[:20] or 0) for w in words if w.isascii() and w.isdigit()]
-        return ids if words and len(ids) == len(words) else None
-    return row if isinstance(row, list) and all(type(one) is int and one >= 0 for one in row) else None
+def _token_ids(row: Any, where: str) -> list[int]:
+    """Return the token ids of a row; raises DataError if it holds anything else."""
+    ids = _ids_in_text(row) if isinstance(row, str) else [row] if type(row) is int else row
+    if not isinstance(ids, list) or not all(type(one) is int and one >= 0 for one in ids):
+        got = escaped(repr(row), 40)
+        raise DataError(f"{where}: expected a list of whole numbers, got {got}; tokenise texts first")
+    if max(ids, default=0) >= 2**63:
+        raise DataError(f"{where}: expected whole numbers below 2**63, got {escaped(repr(row), 40)}")
+    return ids
+
+
+def _ids_in_text(text: str) -> list[int] | None:
+    words = text.split()
+    if not words or not all(word.isascii() and word.isdigit() for word in words):
+        return None
+    # 20 digits are too many for an id, and Python refuses to convert more than 4,300.
+    return [int(word.lstrip("0")[:20] or 0) for word in words]

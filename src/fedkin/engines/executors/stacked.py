@@ -10,12 +10,11 @@ from torch import Tensor
 
 from fedkin.codec import Tree, leaves
 from fedkin.engines.executors.jobs import FitJob, Job, Modules, OneByOne, samples_of
-from fedkin.errors import FedkinError
+from fedkin.engines.failures import words_of
 from fedkin.federation import Client
 from fedkin.learning.devices import CPU
 from fedkin.learning.net import Net
 from fedkin.learning.stacked import Member, fit_stacked, why_not
-from fedkin.untrusted import error_text
 
 _WIDTH, _WIDTH_ON_A_GPU, _BYTES_ON_A_GPU = 64, 1024, 4 << 30
 
@@ -79,10 +78,8 @@ class Fast(OneByOne):
             fitted, why = [], ""
         except MemoryError:
             raise
-        except FedkinError as error:  # NotStacked, or training that diverges
-            fitted, why = [], error_text(error)
-        except Exception as error:  # the loss and the samples are the user's
-            fitted, why = [], f"{type(error).__name__}: {error_text(error)}"
+        except Exception as error:  # NotStacked, training that diverges, or an error in a user's loss or samples
+            fitted, why = [], words_of(error)
         if fitted:
             self.note(first, "stacked")
             return list(zip(stack, fitted, strict=True))

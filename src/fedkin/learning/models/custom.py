@@ -65,22 +65,7 @@ def parted(module: nn.Module, task: Task, head: str | None = None) -> Pair:
     training = {part: part.training for part in whole.modules()}
     sample = sample_inputs(task, next((p.dtype for p in whole.parameters() if p.is_floating_point()), torch.float32))
     whole.eval()
-    # The last output of each part, in the order of the passes, and how often this output had been written to.
-    outputs: dict[str, tuple[Any, int]] = {}
-
-    def note(_: nn.Module, __: Any, output: Any, *, name: str) -> None:
-        outputs.pop(name, None)
-        outputs[name] = output, getattr(output, "_version", 0)
-
-    hooks = [part.register_forward_hook(partial(note, name=name)) for name, part in whole.named_modules()]
-    try:
-        with torch.no_grad():
-            expected = whole(sample)
-    except Exception as error:  # a user's module may raise anything
-        reason = f"{type(error).__name__}: {escaped(' '.join(str(error).split()), 300)}"
-        raise ConfigError(f"model: {kind} does not take inputs of shape {task.shape} ({reason})") from error
-    for hook in hooks:
-        hook.remove()
+    expected, outputs = _outputs_of(whole, sample, task)
     name = _head_name(whole, list(outputs), task, head)
     if not name:
         return nn.Identity(), whole
@@ -95,6 +80,31 @@ def parted(module: nn.Module, task: Task, head: str | None = None) -> Pair:
     if head is None:
         _log_head(kind, name, str(last))
     return whole, last
+
+
+def _outputs_of(module: nn.Module, sample: Any, task: Task) -> tuple[Any, dict[str, tuple[Any, int]]]:
+    """Return the output of a module, and of each part its last output and how often this had been written to.
+
+    The parts are in the order of the passes. Raises ConfigError if the module does not take the sample.
+    """
+    outputs: dict[str, tuple[Any, int]] = {}
+
+    def note(_: nn.Module, __: Any, output: Any, *, name: str) -> None:
+        outputs.pop(name, None)
+        outputs[name] = output, getattr(output, "_version", 0)
+
+    hooks = [part.register_forward_hook(partial(note, name=name)) for name, part in module.named_modules()]
+    try:
+        with torch.no_grad():
+            expected = module(sample)
+    except Exception as error:  # a user's module may raise anything
+        kind, reason = type(module).__name__, escaped(" ".join(str(error).split()), 300)
+        raise ConfigError(
+            f"model: {kind} does not take inputs of shape {task.shape} ({type(error).__name__}: {reason})"
+        ) from error
+    for hook in hooks:
+        hook.remove()
+    return expected, outputs
 
 
 def cut(module: nn.Module, name: str) -> nn.Module:
@@ -211,22 +221,24 @@ def plain(module: type[nn.Module]) -> type[Model]:
 
 def _fields_of(module: type[nn.Module]) -> dict[str, Any]:
     """Return {argument: (type, default or ...)} of the arguments that are settings."""
-    try:
-        hints = typing.get_type_hints(module.__init__)
-    except Exception:  # a name that only type checkers know
-        hints = {}
-    fields = {}
+    fields, hints = {}, _hints_of(module)
     for argument in inspect.signature(module).parameters.values():
-        if argument.name == "task" or argument.kind in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD):
-            continue
         required = argument.default is argument.empty
-        if not required and not _is_plain(argument.default):
+        given = argument.name == "task" or argument.kind in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD)
+        if given or not (required or _is_plain(argument.default)):
             continue
         if argument.name in _RESERVED or argument.name.startswith("_") or argument.kind is argument.POSITIONAL_ONLY:
             raise ConfigError(f"{module.__name__}: its argument {argument.name!r} cannot be a setting: rename it")
         hint = _setting_type(hints.get(argument.name, argument.empty), argument.default)
         fields[argument.name] = (hint, ... if required else argument.default)
     return fields
+
+
+def _hints_of(module: type[nn.Module]) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(module.__init__)
+    except Exception:  # a name that only type checkers know
+        return {}
 
 
 def _is_plain(value: object) -> bool:

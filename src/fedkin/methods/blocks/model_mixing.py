@@ -50,9 +50,10 @@ def laplacian_mixing(weights: Any, labels: Any, rate: float, what: str) -> Any:
     return mixing
 
 
-def _product(matrix: Any, rows: Tensor) -> Tensor:
-    dense = isinstance(matrix, np.ndarray)
-    return torch.from_numpy(matrix) @ rows if dense else torch.from_numpy(matrix @ rows.numpy())
+def _positive_part(mixing: Any) -> Any:
+    """The weights above 0, scaled to sum to 1 in each row."""
+    positive = np.maximum(mixing if isinstance(mixing, np.ndarray) else mixing.toarray(), 0.0)
+    return positive / positive.sum(1, keepdims=True)
 
 
 def mixed(models: Sequence[Params], mixing: Any, trainable: Collection[str] | None = None) -> list[dict[str, Tensor]]:
@@ -68,16 +69,16 @@ def mixed(models: Sequence[Params], mixing: Any, trainable: Collection[str] | No
     >>> mixed([{"var": torch.tensor([1.0])}, {"var": torch.tensor([9.0])}], np.array([[2.0, -1.0], [0.0, 1.0]]), ())
     [{'var': tensor([1.])}, {'var': tensor([9.])}]
     """
-    average = mixing
-    if trainable is not None and mixing.min() < 0:
-        positive = np.maximum(mixing if isinstance(mixing, np.ndarray) else mixing.toarray(), 0.0)
-        average = positive / positive.sum(1, keepdims=True)
+    average = mixing if mixing.min() >= 0 else _positive_part(mixing)
     new: list[dict[str, Tensor]] = [{} for _ in models]
     for name in models[0]:
         old = torch.stack([model[name] for model in models])
         if old.is_floating_point():
             weights = mixing if trainable is None or name in trainable else average
-            old = _product(weights, old.reshape(len(old), -1).double()).to(old.dtype).reshape(old.shape)
+            rows = old.reshape(len(old), -1).double()
+            dense = isinstance(weights, np.ndarray)
+            rows = torch.from_numpy(weights) @ rows if dense else torch.from_numpy(weights @ rows.numpy())
+            old = rows.to(old.dtype).reshape(old.shape)
         for k, row in enumerate(old):
             new[k][name] = row.clone()
     return new

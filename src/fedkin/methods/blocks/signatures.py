@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, TypedDict, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,7 @@ from fedkin.methods.blocks.vectors import Labels
 from fedkin.tasks import Task
 from fedkin.views import ClientView, ServerView
 
+G = TypeVar("G")  # a group's name: a number, or its text
 _WIDTH = 128  # hashed columns for codes at any place, and as many for codes with their place
 
 
@@ -227,30 +228,33 @@ def _make_plan(server: ServerView, state: dict[str, Any], ids: Sequence[str]) ->
     if "plan" in state:
         return True
     replies = yield from Ask("spread", {id: Message() for id in ids})
-    if server.signature_noise is not None:
-        return _make_plan_from_votes(server, state, replies)
-    sent = [Spread.from_arrays(arrays(reply)) for _, reply in sorted(replies.items()) if len(reply)]
-    spreads = _plausible(sent, server)
-    if not spreads:
+    sent = [reply for _, reply in sorted(replies.items()) if len(reply)]
+    noise = server.signature_noise
+    plan = _plan_of_spreads(server, sent) if noise is None else _plan_of_votes(server, sent, noise / math.sqrt(_VOTES))
+    if plan is None:
         return False
-    classes = server.task.classes if server.task.labels else None
-    state["plan"] = tensors(Plan.of(spreads, classes=classes, seed=server.key("plan")).to_arrays())
-    return True
-
-
-def _make_plan_from_votes(server: ServerView, state: dict[str, Any], replies: Mapping[str, Message]) -> bool:
-    """Make the plan from votes with noise; return False if no votes arrived."""
-    assert server.signature_noise is not None
-    sent = [(reply["n"], reply["votes"].numpy()) for _, reply in sorted(replies.items()) if "votes" in reply]
-    # One client must not set the scale of all by a size far above the others.
-    far, noise = _FAR * float(np.median([n for n, _ in sent] or [0])), server.signature_noise / math.sqrt(_VOTES)
-    plausible = [votes for n, votes in sent if n <= far and np.abs(votes).max() <= n + _DEVIATIONS * noise]
-    if not plausible:
-        return False
-    classes = server.task.classes if server.task.labels else 0
-    plan = private.plan_of_votes(plausible, dim=width_of(server.task), classes=classes, seed=server.key("plan"))
     state["plan"] = tensors(plan.to_arrays())
     return True
+
+
+def _plan_of_spreads(server: ServerView, replies: Sequence[Message]) -> Plan | None:
+    """The plan from the plausible spreads; None if there are none."""
+    spreads = _plausible([Spread.from_arrays(arrays(reply)) for reply in replies], server)
+    classes = server.task.classes if server.task.labels else None
+    return Plan.of(spreads, classes=classes, seed=server.key("plan")) if spreads else None
+
+
+def _plan_of_votes(server: ServerView, replies: Sequence[Message], noise: float) -> Plan | None:
+    """The plan from the plausible votes with this noise; None if there are none."""
+    # One client must not set the scale of all by a size far above the others.
+    far = _FAR * float(np.median([reply["n"] for reply in replies])) if replies else 0.0
+    votes = [
+        reply["votes"].numpy() for reply in replies
+        if reply["n"] <= far and reply["votes"].abs().max() <= reply["n"] + _DEVIATIONS * noise
+    ]  # fmt: skip
+    classes = server.task.classes if server.task.labels else 0
+    dim, seed = width_of(server.task), server.key("plan")
+    return private.plan_of_votes(votes, dim=dim, classes=classes, seed=seed) if votes else None
 
 
 def _signatures_of_sums(replies: Mapping[str, Message], plan: Plan, noise: float) -> Signatures:
@@ -267,13 +271,20 @@ def _signatures_of_sums(replies: Mapping[str, Message], plan: Plan, noise: float
 
 def _plausible(spreads: list[Spread], server: ServerView) -> list[Spread]:
     """Spreads of this task's shape whose size and variance are not far above the median, ordered by content."""
-    width, classes = width_of(server.task), server.task.classes
-    spreads = [s for s in spreads if s.n > 0 and s.dim == width and s.classes <= classes and (s.squares >= 0).all()]
+    spreads = [spread for spread in spreads if _is_possible(spread, server.task)]
+    if not spreads:
+        return []
     sizes = np.array([spread.n for spread in spreads], dtype=np.float64)
-    variances = np.array([spread.squares.sum() for spread in spreads]) / np.maximum(sizes, 1)
-    high, large = (_FAR * float(np.median(v)) if len(spreads) else 0.0 for v in (variances, sizes))
-    near = [spread for spread, var, n in zip(spreads, variances, sizes, strict=True) if var <= high and n <= large]
-    return sorted(near, key=lambda spread: (spread.n, spread.squares.tobytes(), spread.target.tobytes()))
+    variances = np.array([spread.squares.sum() for spread in spreads]) / sizes
+    near = (variances <= _FAR * np.median(variances)) & (sizes <= _FAR * np.median(sizes))
+    order = [(spread.n, spread.squares.tobytes(), spread.target.tobytes()) for spread in spreads]
+    return [spreads[row] for row in sorted(np.flatnonzero(near).tolist(), key=order.__getitem__)]
+
+
+def _is_possible(spread: Spread, task: Task) -> bool:
+    """Whether samples of this task can have this spread."""
+    sizes = spread.n > 0 and spread.dim == width_of(task) and spread.classes <= task.classes
+    return bool(sizes and (spread.squares >= 0).all())
 
 
 def read_signature(data: Tensor, plan: Plan) -> Signature | None:
@@ -283,20 +294,15 @@ def read_signature(data: Tensor, plan: Plan) -> Signature | None:
         widths = {name: len(moments.mean) for name, moments in signature.blocks.items()}
     except FedkinError:
         return None
-    if (
-        signature.plan != plan.key
-        or signature.n < 1
-        or widths != private.widths(plan)
-        or (signature.cells is None) == plan.labelled
-    ):
+    form = signature.plan, widths, signature.cells is not None
+    if form != (plan.key, private.widths(plan), plan.labelled) or signature.n < 1:
         return None
     # Cosines are bounded by sqrt(2 / features) each; waves and shares by sqrt(2).
     bounds = {"x": math.sqrt(2 / plan.features), "y": math.sqrt(2.0), "xy": math.inf}
     if not all(_is_valid(moments, bounds[name], signature.n) for name, moments in signature.blocks.items()):
         return None
-    cells = signature.cells
-    finite = cells is None or (np.isfinite(cells.means).all() and np.isfinite(cells.counts).all())
-    return signature if finite else None
+    numbers = () if signature.cells is None else (signature.cells.means, signature.cells.counts)
+    return signature if all(np.isfinite(some).all() for some in numbers) else None
 
 
 def _is_valid(moments: Moments, bound: float, n: int) -> bool:
@@ -374,19 +380,30 @@ def ask_for_groups(
     """
     new = {"signatures": {}, "group": {}} if groups is None else groups.copy()
     signed = yield from collect_signatures(server, new, unsigned(server, sampled, new["group"]))
-    if signed and not new["group"]:
+    if not signed:
+        return new
+    if not new["group"]:
         new["signatures"] = signed
         new["group"] = verdicts_of(server, signed, same_alpha(spec), SMALLEST_DIFFERENCE).groups
-    elif signed:
-        group, tested = dict(new["group"]), None
-        if new["signatures"]:  # all clients that the groups were made from may have left
-            tested = verdicts_of(server, new["signatures"], same_alpha(spec), SMALLEST_DIFFERENCE)
-        for id in by_content(signed, signed):
-            label = None if tested is None else place(signature_in(signed[id]), tested).group
-            joins = None if tested is None or label is None else group[tested.members(label)[0]]
-            group[id] = max(group.values()) + 1 if joins is None else joins
-        new["group"] = group
+        return new
+    group, joins = dict(new["group"]), dict[str, int | None]()
+    if new["signatures"]:  # all clients that the groups were made from may have left
+        tested = verdicts_of(server, new["signatures"], same_alpha(spec), SMALLEST_DIFFERENCE)
+        joins = groups_joined(tested, group, signed)
+    for id in by_content(signed, signed):
+        number = joins.get(id)
+        group[id] = max(group.values()) + 1 if number is None else number
+    new["group"] = group
     return new
+
+
+def groups_joined(tested: Verdicts, group: Mapping[str, G], signed: Mapping[str, Tensor]) -> dict[str, G | None]:
+    """Test newcomers against every tested group; return {client id: the group that it joins, or None}.
+
+    group: {client id: group} of the tested clients.
+    """
+    labels = {id: place(signature_in(data), tested).group for id, data in signed.items()}
+    return {id: None if label is None else group[tested.members(label)[0]] for id, label in labels.items()}
 
 
 def ask_for_count(
@@ -410,6 +427,11 @@ def group_labels(groups: GroupState, ids: Sequence[str]) -> Labels:
     group = {} if groups is None else groups["group"]
     free = max(group.values(), default=-1) + 1
     return canonical([group.get(id, free + place) for place, id in enumerate(ids)])
+
+
+def due(every: int | None, round: int) -> bool:
+    """Whether all clients sign again: every so many rounds, but not in the first."""
+    return every is not None and round > 1 and (round - 1) % every == 0
 
 
 def unsigned(server: ServerView, sampled: Sequence[str], signed: Collection[str]) -> list[str]:
@@ -448,22 +470,19 @@ def find_groups(signatures: Mapping[str, Signature], alpha: float, least: float,
     nodes = [0]
     while nodes:
         node = tested.tree[nodes.pop()]
+        clients = node["clients"]
         only_shares = "concept" in node["p"] and not {"offset", "concept"} & set(node["rejected"])
-        if node["children"] and only_shares and "alone" in {verdicts[group[id]] for id in node["clients"]}:
-            group |= dict.fromkeys(node["clients"], len(verdicts))
+        if node["children"] and only_shares and "alone" in {verdicts[group[id]] for id in clients}:
+            group |= dict.fromkeys(clients, len(verdicts))
             verdicts.append("shares")
-            profiles.append(Signature.total([signatures[id] for id in node["clients"]]))
+            profiles.append(Signature.total([signatures[id] for id in clients]))
         else:
             nodes.extend(node["children"])
-    if len(verdicts) == len(tested.verdicts):
-        return tested
-    numbers = np.array([group[id] for id in tested.ids])
+    numbers = np.array(list(group.values()))
     labels = canonical(numbers)
-    order = [int(numbers[labels == label][0]) for label in range(labels.max() + 1)]
-    return replace(
-        tested, labels=labels, verdicts=tuple(verdicts[number] for number in order),
-        profiles=tuple(profiles[number] for number in order),
-    )  # fmt: skip
+    order = numbers[np.unique(labels, return_index=True)[1]].tolist()
+    verdicts, profiles = [verdicts[number] for number in order], [profiles[number] for number in order]
+    return replace(tested, labels=labels, verdicts=tuple(verdicts), profiles=tuple(profiles))
 
 
 def bytes_of(signature: Signature) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from torch import Tensor
 
@@ -32,26 +32,34 @@ def watch_members(server: ServerView, group: Mapping[str, str], alpha: float) ->
     often one member that did not drift is reported.
     """
     state = server.state
-    fresh, signatures, verdict = state.pop("fresh", {}), state["signatures"], state.get("verdict", {})
+    fresh, verdict = state.pop("fresh", {}), state.get("verdict", {})
     if not fresh:
         return
-    # A member that has changed groups is watched from the start.
-    entries: dict[str, Watched] = state.get("watched", {})
-    watched = {id: entry for id, entry in entries.items() if group.get(id) == entry["group"]}
-    seen = {id: watched[id]["seen"] if id in watched else signatures[id] for id in group if id in signatures}
-    pools: dict[str, Signature] = {}
+    watched, pools = _entries(state, group), dict[str, Signature]()
     drifted = []
-    for id in sorted(set(fresh) & set(seen)):
-        number, new = group[id], signature_in(fresh[id])
+    for id in sorted(fresh.keys() & watched.keys()):
+        number, new, member = group[id], signature_in(fresh[id]), watched[id]
         if number not in pools:
-            pools[number] = Signature.total([signature_in(seen[m]) for m in sorted(seen) if group[m] == number])
-        before = Doubt(watched[id]["looks"], watched[id]["sum"]) if id in watched else Doubt()
-        doubt = look(before, new, pools[number], verdict.get(number, "same"), alpha)
+            members = [signature_in(watched[other]["seen"]) for other in sorted(watched) if group[other] == number]
+            pools[number] = Signature.total(members)
+        doubt = look(Doubt(member["looks"], member["sum"]), new, pools[number], verdict.get(number, "same"), alpha)
         if doubt.value >= 1 / alpha:
             drifted.append(id)
-            watched.pop(id, None)
+            del watched[id]
             continue
         pools[number] = Signature.total([pools[number], new])
-        signature = bytes_of(Signature.total([signature_in(seen[id]), new]))
+        signature = bytes_of(Signature.total([signature_in(member["seen"]), new]))
         watched[id] = Watched(group=number, looks=doubt.looks, sum=doubt.sum, seen=signature)
-    state["watched"], server.drifted = watched, drifted
+    state["watched"] = {id: member for id, member in watched.items() if member["looks"]}
+    server.drifted = drifted
+
+
+def _entries(state: Mapping[str, Any], group: Mapping[str, str]) -> dict[str, Watched]:
+    """What is stored about each member; a member that has changed groups is watched from the start."""
+    signatures, before = state["signatures"], state.get("watched", {})
+    entries = {}
+    for id in sorted(group.keys() & signatures.keys()):
+        entries[id] = Watched(group=group[id], looks=0, sum=0.0, seen=signatures[id])
+        if id in before and before[id]["group"] == group[id]:
+            entries[id] = before[id]
+    return entries
