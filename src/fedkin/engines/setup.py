@@ -109,10 +109,7 @@ _PHASE = ("self", "client", "message")
 
 @cache
 def check_calls(kind: type[Method]) -> None:
-    """Raise MethodError if a function of this method class does not accept the arguments that fedkin passes.
-
-    Also if the field of a message is declared as something else than a form.
-    """
+    """Raise MethodError if a function of this method class does not accept the arguments that fedkin passes."""
     base = ServerMethod if issubclass(kind, ServerMethod) else PeerMethod
     calls = {
         name: tuple(signature(part).parameters)
@@ -127,6 +124,10 @@ def check_calls(kind: type[Method]) -> None:
             raise MethodError(
                 f"{place_in(kind, name)}{name!r} takes {got}; expected {name}({', '.join(expected)}), as it is called"
             )
+
+
+def check_forms(kind: type[Method]) -> None:
+    """Raise MethodError if this method class declares a field of a message as something else than a form."""
     for phase, fields in _declared_fields(kind):
         if odd := [f"{name} as {form!r}" for name, form in fields.items() if not isinstance(form, Form)]:
             wanted = "expected forms of fedkin.forms, such as COUNT"
@@ -214,6 +215,7 @@ class Setup:
 
     def __post_init__(self) -> None:
         check_calls(type(self.method))
+        check_forms(type(self.method))
         self.privacy.check([self.net, *(self.nets or {}).values()], self.sent_buffers)
         if self.method.needs_classes:
             self.task.need_labels("method.name", repr(self.method.name))
