@@ -84,6 +84,7 @@ def advise(
     if len(federation.seen) < 2:
         raise DataError(f"advice compares clients, and here is only {', '.join(federation.seen)}; expected at least 2")
     judgeable = _judgeable(federation, plan, bench.seed, rows or {})
+    _check_enough(judgeable, len(federation))
     renamed = judgeable.renamed(federation)
     progress("candidates", 0, 1)
     splits = _candidates_by_split(renamed, judgeable.folds, bench.seed)
@@ -199,13 +200,17 @@ def _judgeable(federation: Federation, plan: Plan, seed: int, rows: Mapping[str,
         else:
             late = f" in the latest {LATEST:.0%} of its rows" if dealt.by_time else ""
             unknown[id] = "too few groups of rows that belong together" if enough else has + late
-    if len(ids) < 2:
-        some = ", ".join(f"{id}: {why}" for id, why in sorted(unknown.items())[:4])
+    return _Judgeable(ids, folds, unknown)
+
+
+def _check_enough(judgeable: _Judgeable, clients: int) -> None:
+    """Raise DataError if less than two of this number of clients can be judged."""
+    if len(judgeable.ids) < 2:
+        some = ", ".join(f"{id}: {why}" for id, why in sorted(judgeable.unknown.items())[:4])
         raise DataError(
             "advice needs at least 2 clients with enough training samples (10 events and 10 others for a risk, else "
-            f"8); {len(ids)} of {len(federation)} have them ({some})"
+            f"8); {len(judgeable.ids)} of {clients} have them ({some})"
         )
-    return _Judgeable(ids, folds, unknown)
 
 
 def _distinct_candidates(splits: Sequence[Mapping[str, Shape]], final: Mapping[str, Shape], heads: bool) -> list[str]:
