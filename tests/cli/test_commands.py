@@ -10,7 +10,7 @@ import statistics
 import subprocess
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import pytest
 import tomli_w
@@ -254,6 +254,7 @@ def test_bounds_and_alternatives_are_said() -> None:
     assert describe_type(dict[str, tuple[str, ...]]) == "table of: list of: text"
     assert describe_type(list[Annotated[str, {"unit": "s"}]]) == "list of: text"
     assert describe_type(Path) == "path"
+    assert describe_type(Literal["", "a"]) == " or a"
     assert describe_value({"a": True}) == "a = true"
 
 

@@ -424,6 +424,10 @@ def test_a_section_of_a_method_is_named_by_its_file(parts_place: Path) -> None:
             r"methods\.own_parts\.py:Mine: this is 'my-prox', which has a section of its own already",
         ),
         ({"own_parts.py:Mien": {}}, r"methods\.own_parts\.py:Mien: .*no method 'Mien'; did you mean 'Mine'"),
+        (
+            {"my-prox": {"methods": {"own_parts.py:Mien": {}}}},
+            r"methods\.my-prox\.methods\.own_parts\.py:Mien: .*no method 'Mien'",
+        ),
         ({"own_parts.py:Mine": {"method": {"nu": 1}}}, r"methods\.my-prox: method\.nu: no such setting"),
         ({"own_parts.py:Mine": 3}, r"my-prox"),
     ],

@@ -36,6 +36,30 @@ class Cut:
         return self.seen == self.at
 
 
+class Asked:
+    """A watcher that notes after which rounds it was asked to stop."""
+
+    def __init__(self) -> None:
+        self.rounds: list[int] = []
+        self.seen = 0
+
+    def started(self, rounds: int, done: int) -> None:
+        self.seen = done
+
+    def round_done(self, row: Mapping[str, Any]) -> None:
+        self.seen = row["round"]
+
+    def stopping(self) -> bool:
+        self.rounds.append(self.seen)
+        return True
+
+
+def test_a_watcher_is_asked_after_the_last_round_too_which_it_cannot_stop() -> None:
+    asked = Asked()
+    fedkin.run("local", small_federation(), rounds=1, training=PLAN, watcher=asked)
+    assert asked.rounds == [1]
+
+
 def test_rounds_and_metric_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     silent = fedkin.run("local", small_federation(), rounds=3, training=PLAN)
     assert capsys.readouterr() == ("", "")

@@ -145,7 +145,7 @@ def _compare(grid: _Grid, names: list[str], validation: Validation | None, json:
     make_console().print(comparison(comparison_rows(results)))
     chosen = chosen_line(names, validation, every[0].metric.higher)
     unlike = [] if validation else unequal_conditions({name: next(iter(of.values())) for name, of in results.items()})
-    print_notes(results, filter(None, [chosen]), [*ranking_lines(results), *unlike])
+    print_notes(results, [chosen] if chosen else [], [*ranking_lines(results), *unlike])
     print_paths(grid.folder, report)
 
 
@@ -477,7 +477,7 @@ def _start_grid(
     from fedkin.running.plugins import resolve_names
 
     if resume is not None:
-        if more or (methods, seeds) != (None, None):
+        if methods is not None or seeds is not None or more:
             raise ConfigError("--resume continues the methods, seeds and values in its folder: give no others")
         begun = plan_in(folder)
         for name in begun.methods:

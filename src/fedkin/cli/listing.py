@@ -220,17 +220,17 @@ def _alternatives(kind: Any, metadata: list[Any]) -> list[str]:
         return [text for each in inner for text in _alternatives(each, [] if each is NoneType else metadata)]
     if origin is Literal:
         *first, last = map(describe_value, inner)
-        return [" or ".join(filter(None, [", ".join(first), last]))]
+        return [f"{', '.join(first)} or {last}" if first else last]
     if origin in (dict, Mapping):
         return [f"table of: {describe_type(inner[-1])}"]
     if origin in (tuple, list, set, frozenset, Sequence):
-        return [_list_text(inner) + _bounds_text(metadata)] if inner else ["list"]
+        return [_list_text(inner, metadata)]
     return [_TYPES.get(kind, "table") + _bounds_text(metadata)]
 
 
-def _list_text(elements: Iterable[Any]) -> str:
+def _list_text(elements: Iterable[Any], metadata: Sequence[Any]) -> str:
     words = dict.fromkeys(describe_type(each) for each in elements if each is not Ellipsis)
-    return f"list of: {' / '.join(words)}"
+    return f"list of: {' / '.join(words)}{_bounds_text(metadata)}" if words else "list"
 
 
 def _bounds_in(annotations: Iterable[Any]) -> list[Any]:

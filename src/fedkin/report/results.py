@@ -419,7 +419,7 @@ def _claims(table: PaperTable, claims: Sequence[Cells]) -> list[str]:
 
 
 def _claim_line(table: PaperTable, claim: str, rows: Sequence[Cells], parts: Sequence[str]) -> str:
-    printed = next((known.paper for known in table.claim if known.text == claim), "")
+    printed = {known.text: known.paper for known in table.claim if known.paper}.get(claim, "")
     verdicts = {row["federation"]: _verdict(row, bool(printed)) for row in rows}
     text = claim if table.paper is None else claim.removeprefix(OURS).strip()
     return _line([text + _claim_notes(printed, rows), *(verdicts.get(part, "–") for part in parts)])

@@ -93,8 +93,9 @@ def comparison(rows: Sequence[Mapping[str, Any]]) -> Group:
     shown = _shown_columns(cells)
     metric = METRICS[rows[0].get("metric", "accuracy")]
     tables = [
-        _figure_table({"method": methods, **part}) for part in _split_columns(shown, max(map(len, methods)))
-    ]  # fmt: skip
+        _figure_table(["method", *part], zip(methods, *part.values(), strict=True))
+        for part in _split_columns(shown, max(map(len, methods)))
+    ]
     over_seeds = f"seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else f"seed {seeds[0]}"
     tables[0].title = f"test {metric.title} over clients, {over_seeds}"
     tables[-1].caption = _legend(rows, shown, metric)
@@ -154,16 +155,16 @@ def _split_columns(columns: Mapping[str, list[str]], first: int) -> list[dict[st
     return parts
 
 
-def _figure_table(columns: Mapping[str, Sequence[str]]) -> Table:
-    """A table of these columns by their heads; the first one is aligned to the left."""
+def _figure_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """A table of these rows; the first column is aligned to the left."""
     table = Table(
         title_justify="left", caption_justify="left", title_style="", caption_style="dim", pad_edge=False,
         box=SIMPLE_HEAD, collapse_padding=True, show_edge=False, min_width=76,  # room for title and caption
     )  # fmt: skip
-    for number, head in enumerate(columns):
+    for number, head in enumerate(heads):
         table.add_column(head, justify="right" if number else "left", no_wrap=True)
-    for texts in zip(*columns.values(), strict=True):
-        table.add_row(*texts)
+    for row in rows:
+        table.add_row(*row)
     return table
 
 
@@ -179,11 +180,11 @@ def time_table(summary: Mapping[str, Any]) -> Table:
         parts = phases | parts
     parts["the rest"] = max(seconds["total"] - sum(parts.values()), 0.0)
     parts["total"] = seconds["total"]
-    return _figure_table({
-        "where the time went": list(parts), "seconds": [f"{spent:.2f}" for spent in parts.values()],
-        "ms a round": [f"{1e3 * spent / rounds:.1f}" for spent in parts.values()],
-        "share": [f"{spent / (seconds['total'] or 1.0):.1%}" for spent in parts.values()],
-    })  # fmt: skip
+    rows = [
+        (title, f"{spent:.2f}", f"{1e3 * spent / rounds:.1f}", f"{spent / (seconds['total'] or 1.0):.1%}")
+        for title, spent in parts.items()
+    ]
+    return _figure_table(["where the time went", "seconds", "ms a round", "share"], rows)
 
 
 def training_paths(summary: Mapping[str, Any]) -> list[Table]:
@@ -199,22 +200,20 @@ def left_out(results: Mapping[str, Mapping[str, Mapping[int, Result]]]) -> Table
 
     results: by group, method and seed.
     """
-    groups, methods = list(results), list(next(iter(results.values())))
-    by_seed = results[groups[0]][methods[0]]
-    columns = {group: [_unseen_mean(results[group][method].values()) for method in methods] for group in groups}
-    columns["mean"] = [
-        mean_and_sd([None if pair is None else pair[0] for pair in pairs])
-        for pairs in zip(*columns.values(), strict=True)
-    ]
-    cells = {head: [_plain(pair, 3) for pair in column] for head, column in columns.items()}
-    table = _figure_table({"method": methods, **cells})
+    methods = next(iter(results.values()))
+    by_seed = next(iter(methods.values()))
+    rows = [_left_out_row(method, [of_group[method].values() for of_group in results.values()]) for method in methods]
+    table = _figure_table(["method", *results, "mean"], rows)
     table.title = f"test {next(iter(by_seed.values())).metric.title} of unseen clients, by the group left out"
     table.caption = f"mean over clients, then over seeds {', '.join(map(str, sorted(by_seed)))}"
     return table
 
 
-def _unseen_mean(runs: Iterable[Result]) -> tuple[float, float] | None:
-    return mean_and_sd([(run.summary.get("unseen") or {}).get("mean") for run in runs])
+def _left_out_row(method: str, runs_by_group: Iterable[Iterable[Result]]) -> list[str]:
+    """A method's mean over the clients of each group, and the mean of these."""
+    means = [mean_and_sd([(run.summary.get("unseen") or {}).get("mean") for run in runs]) for runs in runs_by_group]
+    whole = mean_and_sd([None if mean is None else mean[0] for mean in means])
+    return [method, *(_plain(mean, 3) for mean in (*means, whole))]
 
 
 def figure_text(value: Sequence[float] | Mapping[str, float] | None, half: float, sign: str = "") -> str:

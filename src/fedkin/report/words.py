@@ -347,16 +347,11 @@ class Findings:
         """Count these groups and tests."""
         kinds = Counter(group.verdict for group in groups)
         del kinds["alone"]
-        p = _p_inside(groups, tests)
+        nodes = [_node(group, tests) for group in groups if group.verdict == "same"]
+        p = [value for node in nodes if node is not None for value in node.p.values()]
         clients, placed = sum(len(group.members) for group in groups), sum(group.placed for group in groups)
         alpha, warnings = (None, ()) if tests is None else (tests.alpha, tests.warnings)
         return cls(kinds, len(_lone_clients(groups)), min(p, default=None), clients, placed, alpha, len(p), warnings)
-
-
-def _p_inside(groups: Iterable[JudgedGroup], tests: Evidence | None) -> list[float]:
-    """The p-values of the tests inside groups "same"."""
-    nodes = [_node(group, tests) for group in groups if group.verdict == "same"]
-    return [p for node in nodes if node is not None for p in node.p.values()]
 
 
 def findings_of(run: Result) -> Findings | None:

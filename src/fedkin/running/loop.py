@@ -157,7 +157,7 @@ class _Loop:
             self.scores = self.engine.evaluate() if last or number % self.run.evaluate_every == 0 else {}
             outcome = replace(outcome, traffic=(*outcome.traffic, *self.engine.missed))
             self._record(outcome, keep_features=last or self.run.keeps_features(number))
-            stop = not last and self._asked_to_stop()
+            stop = self._asked_to_stop() and not last
             if last or stop or number % self.run.checkpoint_every == 0:
                 with self.clock.of("checkpoint"):
                     self.records.checkpoint(number, self._state())

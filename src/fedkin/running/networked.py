@@ -152,7 +152,7 @@ def settings_of(experiment: Experiment, names: Sequence[str] | None = None) -> s
 
 
 def _check_for_network(experiment: Experiment, clients: int | tuple[str, ...]) -> None:
-    """Raise ConfigError for settings that are only for a simulation."""
+    """Raise ConfigError for settings that cannot be common to participants, or are only for a simulation."""
     check_no_files(experiment)
     if experiment.run.adversaries != "none":
         raise ConfigError("run.adversaries: these are simulated; a network has its own, so leave it out")

@@ -316,7 +316,7 @@ def _resolve(value: Any, path: str, where: str, folder: Path, files: list[str]) 
     """
     if isinstance(value, Mapping):
         if path == "methods":
-            return _resolve_methods(value, folder, files)
+            return _resolve_methods(value, where, folder, files)
         return {
             key: _resolve(inner, f"{path}.{key}".lstrip("."), f"{where}.{key}", folder, files)
             for key, inner in value.items()
@@ -330,15 +330,15 @@ def _resolve(value: Any, path: str, where: str, folder: Path, files: list[str]) 
     return _resolve_name(value, section, folder, where, files, required=path in _FIELDS or ".graph." in path)
 
 
-def _resolve_methods(sections: Mapping[str, Any], folder: Path, files: list[str]) -> dict[str, Any]:
+def _resolve_methods(sections: Mapping[str, Any], where: str, folder: Path, files: list[str]) -> dict[str, Any]:
     """Return the sections [methods.NAME], with method names in place of FILE.py:NAME, also inside them."""
     changed: dict[str, Any] = {}
     for key, inner in sections.items():
-        where = f"methods.{key}"
-        name = _resolve_name(key, "method", folder, where, files)
+        place = f"{where}.{key}"
+        name = _resolve_name(key, "method", folder, place, files)
         if name in changed:
-            raise ConfigError(f"{where}: this is {name!r}, which has a section of its own already; make one of both")
-        changed[name] = _resolve(inner, "", where, folder, files)
+            raise ConfigError(f"{place}: this is {name!r}, which has a section of its own already; make one of both")
+        changed[name] = _resolve(inner, "", place, folder, files)
     return changed
 
 

@@ -301,10 +301,11 @@ class _Tuning:
 
     def first_cells(self) -> list[Cell]:
         """The candidates to begin with."""
-        for name, runs in self.runs.items():
-            for number, settings in enumerate(self.search.settings(runs.experiment)):
-                self.cells.append(self._cell(name, settings, number))
-        return self.cells.copy()
+        self.cells = [
+            self._cell(name, settings, number)
+            for name, runs in self.runs.items() for number, settings in enumerate(self.search.settings(runs.experiment))
+        ]  # fmt: skip
+        return list(self.cells)
 
     def further(self, results: _Outcomes) -> list[Cell]:
         """The candidates to try after these results."""
