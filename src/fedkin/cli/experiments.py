@@ -215,7 +215,7 @@ def tune(
     fedkin tune EXPERIMENT.toml --methods fedavg,tfl --equal 12 --seeds 0,1
     fedkin tune digits-rotated --methods sfmtl-graph --grid method.lam=0.1,1 --seeds 0-4
     """
-    searches = bool(choices) or (equal, rates) != (None, None)
+    searches = bool(choices) or equal is not None or rates is not None
     if grid and (searches or hold_out is not None):
         raise ConfigError("--grid runs every combination on the test samples: give no --try, --equal or --hold-out")
     start = _start_grid(

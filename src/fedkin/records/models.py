@@ -287,17 +287,12 @@ def _index(
         for id, each in scale.items()
     }
     index = Index(
-        why=why, **_types_of(nets), method=dict(context.method), task=federation.task,
+        why=why, dtype="float64" if nets and nets[0].dtype == torch.float64 else "float32",
+        precision=nets[0].precision if nets else "float32", method=dict(context.method), task=federation.task,
         nets=facts, scales=scales, clients=clients, encoding=federation.encoding, target=federation.target,
         csv=context.csv,
     )  # fmt: skip
     return index.model_dump(mode="json")
-
-
-def _types_of(nets: Sequence[Net]) -> dict[str, Any]:
-    """The type of the parameters, and the precision of the bodies."""
-    double = bool(nets) and nets[0].dtype == torch.float64
-    return {"dtype": "float64" if double else "float32", "precision": nets[0].precision if nets else "float32"}
 
 
 def _net_facts(net: Net, model: Model | None, frozen: str | None) -> NetFacts:

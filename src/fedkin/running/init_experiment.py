@@ -81,10 +81,10 @@ def kind_of(data: Path) -> Kind:
     names = [path.name for path in data.iterdir()] if data.is_dir() else [data.name]
     if is_saved(data):
         return "hub"
-    tables: dict[Kind, tuple[str, ...]] = {"csv": Csv.endings, "parquet": Parquet.endings}
-    for kind, endings in tables.items():
-        if any(name.lower().endswith(endings) for name in names):
-            return kind
+    if any(name.lower().endswith(Csv.endings) for name in names):
+        return "csv"
+    if any(name.lower().endswith(Parquet.endings) for name in names):
+        return "parquet"
     if not data.is_dir() and data.suffix == ".npz":
         return "npz"
     if _holds_images(data, "*/*/*"):

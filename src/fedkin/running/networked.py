@@ -354,7 +354,7 @@ def exchange(
     setup = replace(setup, engine=run)
     if not consented and not consent(disclosure(setup, client, ledger.page("", setup.privacy))):
         raise Left
-    limit = max(map(partial(largest_message, setup), names))
+    limit = max(largest_message(setup, name) for name in names)
     with experiment.claimed(folder, Path("data")):
         if shared is not None:
             write_shared(folder, shared)
