@@ -46,7 +46,8 @@ class OfClient:
         if self.unknown is not None:
             return f"not known: {self.unknown}"
         if self.takes:
-            return f"train with {join_names(self.partners)}"
+            many = len(self.partners)
+            return f"train with {join_names(self.partners) if many <= _NAMED else f'{many} others'}"
         if not self.partners:
             return "train alone"
         return "use a local model: " + ("hurt by sharing" if self.gain and self.gain.hurt else "no sure gain")
