@@ -203,6 +203,7 @@ def test_arrays_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     for wrong, said in (
         (np.zeros((2, 6)), r"expected an array \[n, 5\], got \[2, 6\]"),
         (np.full((1, 5), np.nan), "NaN"),
+        (np.full((1, 5), 1e300), "32 bits"),
         ("text", "expected an array of numbers|expected an array"),
     ):
         with pytest.raises(DataError, match=said):

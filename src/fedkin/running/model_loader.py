@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedkin.errors import ConfigError, DataError, RunError, first_few, nearest
+from fedkin.federation.arrays import is_finite
 from fedkin.federation.inputs import CODES, map_arrays, parts
 from fedkin.federation.samples import prepared
 from fedkin.federation.table_encoding import Encoding, Target, as_table, kinds_of
@@ -270,8 +271,8 @@ def _tensor(x: Any, where: str, shape: tuple[int, ...]) -> Tensor:
     if tuple(tensor.shape[1:]) != tuple(shape) or not tensor.ndim:
         rows = ", ".join(map(str, ("n", *shape)))
         raise DataError(f"{where}: expected an array [{rows}], got {list(tensor.shape)}")
-    if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-        raise DataError(f"{where}: holds NaN or infinite values; expected finite numbers")
+    if tensor.is_floating_point() and not is_finite(tensor):
+        raise DataError(f"{where}: holds NaN or infinite values (with 32 bits); expected finite numbers")
     return tensor
 
 
