@@ -38,6 +38,7 @@ _META = "fedkin"
 _UNREADABLE = (
     ValueError, KeyError, TypeError, SafetensorError, AttributeError, OverflowError, RecursionError, IndexError,
 )  # fmt: skip
+_PLAIN = (str, bool, int, float, type(None), Mapping)  # the tests of the first types take less time
 _DTYPES = {
     torch.float64: ("F64", 8), torch.float32: ("F32", 4), torch.float16: ("F16", 2), torch.bfloat16: ("BF16", 2),
     torch.int64: ("I64", 8), torch.int32: ("I32", 4), torch.int16: ("I16", 2), torch.int8: ("I8", 1),
@@ -83,7 +84,7 @@ def _checked(name: str, value: Any) -> Any:
         return value
     if isinstance(value, np.ndarray):
         raise MethodError(f"{name}: arrays travel as torch tensors; wrap it in torch.from_numpy")
-    if isinstance(value, Mapping | str | bool | int | float | None):
+    if isinstance(value, _PLAIN):
         return value
     if isinstance(value, (list, tuple)):
         if any(isinstance(item, (Tensor, Mapping)) for item in value):

@@ -287,6 +287,18 @@ def test_a_step_is_answered_once_and_in_order() -> None:
             member.answer(KEYS, nonsense, None)
 
 
+def test_no_field_of_a_reply_is_lost_to_the_counters() -> None:
+    town = Town(4)
+    answer, params = town.members["c000"].answer, {**town.vectors["c000"], "seen": torch.tensor(2)}
+
+    def counting(step: str, message: Message, reply: Message | None = None) -> Message:
+        return answer(step, message, reply and Message(**{**reply, "params": params}, counters=5))
+
+    town.members["c000"].answer = counting  # type: ignore[method-assign]
+    town.run()
+    assert "cannot be read (TypeError)" in town.errors[MASKED, "c000"]
+
+
 @pytest.mark.parametrize("which", ["seeds", "keys"])
 def test_a_forged_share_never_gives_a_wrong_sum(which: str) -> None:
     for liars, recovered in ((1, True), (5, False)):

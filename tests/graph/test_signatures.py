@@ -50,6 +50,15 @@ def test_merging_is_associative_and_commutative(sizes: Any, effect: float, seed:
     assert total([a, b]).weight == pytest.approx(a.weight + b.weight)
 
 
+def test_numbers_of_samples_that_are_claimed_never_overflow() -> None:
+    one = replace(Moments.of(np.random.default_rng(0).normal(size=(8, 4)), seed=1), n=2**62)
+    total = Moments.total([one, one])
+    assert total.n == 2**63
+    assert total.effect == one.effect
+    claimed = replace(Spread.of(np.eye(4)), n=2**62)
+    np.testing.assert_allclose(Plan.of([claimed, claimed]).var, claimed.squares / 2**62)
+
+
 def signature(classes: int = 10, n: int = 200, **settings: Any) -> tuple[Plan, Signature]:
     rng = np.random.default_rng(classes)
     x, y = rng.normal(size=(n, 30)), rng.integers(classes, size=n)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tracemalloc
 import warnings
 from dataclasses import replace
 from typing import Any
@@ -23,9 +24,10 @@ from fedkin.data.dataset import Dataset, Part
 from fedkin.engines import LocalEngine, RecordingObserver, Setup
 from fedkin.errors import ConfigError
 from fedkin.federation import Change, Client, Federation, Samples, Task
+from fedkin.flow import Message
 from fedkin.methods.blocks.clusters import continued
 from fedkin.methods.fedavg import FedAvg
-from fedkin.methods.flt import Flt, RelatednessSettings, Taskonomy, centres_of, relate, threshold
+from fedkin.methods.flt import Flt, RelatednessSettings, Taskonomy, along_edges, centres_of, relate, threshold
 from fedkin.methods.flt_same import FltSame
 from fedkin.methods.local import Local
 from fedkin.settings import parse
@@ -655,6 +657,24 @@ def test_with_nothing_told_the_groups_are_found_and_no_encoder_travels() -> None
     assert seen["sign_moments"] == {"signature"}
     assert set(seen) == {"spread", "sign_moments", "train"}
     assert max(m.bytes for m in first.traffic if m.phase == "sign_moments") < 4096
+
+
+def test_averaging_along_edges_holds_no_matrix_beside_the_stored_graph() -> None:
+    n = 400
+    ids = [f"c{number:03}" for number in range(n)]
+    state: dict[str, Any] = {
+        "row": {id: number for number, id in enumerate(ids)}, "model": dict.fromkeys(ids, "0"),
+        "models": {"0": {"w": torch.zeros(1)}}, "adjacency": torch.zeros(n, n, dtype=torch.bool),
+    }  # fmt: skip
+    state["adjacency"][0, 1:3] = state["adjacency"][1:3, 0] = True
+    sent = {id: Message(params={"w": torch.tensor([float(place)])}, n=place + 1) for place, id in enumerate(ids)}
+    tracemalloc.start()
+    models, model = along_edges(state, sent, "mean")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert models[model["c000"]]["w"].item() == pytest.approx((0 * 1 + 1 * 2 + 2 * 3) / 6)
+    assert models[model["c007"]]["w"].item() == 7
+    assert peak < n * n * 8
 
 
 def test_the_tests_behind_groups_are_recorded() -> None:

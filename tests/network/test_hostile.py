@@ -11,14 +11,17 @@ import pytest
 import torch
 
 from fedkin import codec
-from fedkin.errors import FedkinError, MethodError
+from fedkin.errors import FedkinError, MethodError, RunError
 from fedkin.federation import Federation
+from fedkin.network.agreement import setup_and_agreement
 from fedkin.network.calls import Letter
 from fedkin.network.link import Link
 from fedkin.network.messages import Answer, read
-from fedkin.network.registration import Hello
+from fedkin.network.registration import Hello, Registration
+from fedkin.network.settings import NetworkSettings
+from fedkin.running.networked import settings_of, setup_of
 from network.federations import NOWHERE, clients, experiment, served
-from network.memory import MemoryLink
+from network.memory import MemoryLink, MemoryNetwork
 
 PLAN = experiment(clients=3, rounds=2, network={"clients": ["c00", "c01", "c02"], "deadline": 60.0})
 
@@ -122,6 +125,22 @@ def test_who_says_nonsense_is_refused_once_and_others_are_let_in(federation: Fed
         assert there.errors == {}
     (refused,) = [line for line in heard if line.startswith("eve is refused: ")]
     assert "hello is not readable (" in refused
+
+
+def test_who_does_not_say_its_task_is_never_a_member(federation: Federation) -> None:
+    network, heard = MemoryNetwork(), list[str]()
+    with network.link("server") as link, network.link("c00") as eve:
+        registration = Registration(link, settings_of(PLAN), setup_of, NetworkSettings(clients=1), say=heard.append)
+        # As after the clients have agreed on the encoding of their tables.
+        registration.setup, registration.agreement = setup_and_agreement(settings_of(PLAN), federation.task, setup_of)
+        hello = {"nonce": "0" * 8, "life": "a", "agreement": {"settings": settings_of(PLAN)},
+                 "about": {"n_train": 9, "n_test": 1, "digest": "0" * 32}}  # fmt: skip
+        eve.offer("server", "hello", codec.encode(hello))
+        with pytest.raises(RunError, match="stopped"):
+            registration.wait(lambda: any("is refused" in line for line in heard))
+        registration.close()
+    (refused,) = [line for line in heard if line.startswith("c00 is refused: ")]
+    assert "it does not say what it has learned to predict" in refused
 
 
 def test_whatever_is_read_is_read_or_refused(federation: Federation) -> None:

@@ -141,16 +141,16 @@ def choose_columns(
     Without `target`: the only column of classes that is not in `but`, else "label". Images: the first such column.
     Token ids: "input_ids", else the only column with lists of whole numbers.
     """
-    target = target or _only(roles, "classes", but, "label" if "label" in roles else None)
+    target = target or _only(roles, "classes", "label", but)
     image = next((name for name, role in roles.items() if role == "image" and name != target), None)
-    ids = _only(roles, "ids", (*_BESIDE, target), "input_ids" if roles.get("input_ids") == "ids" else None)
+    ids = _only(roles, "ids", "input_ids", (*_BESIDE, target))
     return target, image, ids
 
 
-def _only(roles: Mapping[str, Role], role: Role, but: Collection[str | None], otherwise: str | None) -> str | None:
-    """The only column with this role that is not in `but`."""
-    columns = [name for name in roles if roles[name] == role and name not in but]
-    return columns[0] if len(columns) == 1 else otherwise
+def _only(roles: Mapping[str, Role], role: Role, usual: str, but: Collection[str | None]) -> str | None:
+    """The only column with this role that is not in `but`, else the usual one (the one of classes in any role)."""
+    found = [name for name in roles if roles[name] == role and name not in but]
+    return found[0] if len(found) == 1 else usual if usual in (roles if role == "classes" else found) else None
 
 
 def is_saved(folder: Path) -> bool:

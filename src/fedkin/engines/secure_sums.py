@@ -291,9 +291,9 @@ class Member:
             public = self.list.mask[other]
             words += _signed_mask(self.mask_pair, self.place, other, public, self.session, len(flat))
         self.next = SURVIVORS
-        if counters := {name: tensor for name, tensor in params.items() if not tensor.is_floating_point()}:
-            fields["counters"] = counters
-        return Message(**fields, masked=torch.from_numpy(words.view(np.int64)))
+        counters = {name: tensor for name, tensor in params.items() if not tensor.is_floating_point()}
+        more = {"counters": counters} if counters else {}
+        return Message(**fields, **more, masked=torch.from_numpy(words.view(np.int64)))
 
     def _hold(self, shares: Mapping[str, Tensor]) -> None:
         """Keep the neighbours' shares; raises MethodError if these are too few."""

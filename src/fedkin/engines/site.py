@@ -507,7 +507,7 @@ class LocalSite(Site):
                 id = waiting.popleft()
                 if (reply := ready.pop(id)) is not None:
                     yield id, reply
-        yield from ((id, reply) for id in waiting if (reply := ready.get(id)) is not None)
+        yield from ((id, reply) for id in waiting if (reply := ready.pop(id, None)) is not None)
 
     def begin(self, neighbours: Mapping[str, frozenset[str]]) -> None:
         self.neighbours, self.peer_flows = neighbours, {}

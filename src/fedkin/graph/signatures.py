@@ -147,9 +147,9 @@ class Moments:
         parts = [m for m in parts if m.n] or list(parts[:1])
         if len(parts) == 1:
             return parts[0]
-        sizes, weight, noise = fields_of(parts, "n", "weight", "noise")
+        weight, noise = fields_of(parts, "weight", "noise")
         means, halves, traces, free = fields_of(parts, "mean", "half", "traces", "free")
-        share, n = weight / weight.sum(), int(sizes.sum())
+        share, n = weight / weight.sum(), sum(m.n for m in parts)
         effect = float(n / weight.sum())
         return cls(n, share @ means, share @ halves, *pool(traces, free), effect, float(share**2 @ noise))
 
@@ -303,8 +303,8 @@ class Plan:
         """Make the plan from all clients' first messages. classes: if known, else the largest label seen + 1."""
         parts = list(spreads)
         _check_formats(parts)
-        sizes, labels = fields_of(parts, "n", "classes")
-        squares: Array = sum(spread.squares for spread in parts) / max(int(sizes.sum()) - len(parts), 1)  # type: ignore[assignment]
+        free, (labels,) = max(sum(spread.n for spread in parts) - len(parts), 1), fields_of(parts, "classes")
+        squares: Array = sum(spread.squares for spread in parts) / free  # type: ignore[assignment]
         count, first, second = sum(spread.target for spread in parts)  # type: ignore[misc]
         most = int(labels.max())
         classes = most if classes is None else classes

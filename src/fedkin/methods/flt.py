@@ -512,13 +512,14 @@ def along_edges(
     """
     order = sorted(state["row"], key=lambda id: state["row"][id])
     entering = sorted(sent, key=lambda id: state["row"][id])
-    weights = state["adjacency"].double().numpy() + np.eye(len(order))
-    weights = weights[:, [state["row"][id] for id in entering]] * [float(sent[id]["n"]) for id in entering]
+    columns, n = np.array([state["row"][id] for id in entering]), np.array([float(sent[id]["n"]) for id in entering])
     # {(row of weights, old model unless the mean replaces it): number of the new model}.
     numbers: dict[tuple[bytes, str], str] = {}
     models: dict[str, Params] = {}
     model: dict[str, str] = {}
-    for id, row in zip(order, weights, strict=True):
+    for id, adjacent in zip(order, state["adjacency"], strict=True):
+        weights = adjacent.double().numpy() + (np.arange(len(order)) == state["row"][id])
+        row = weights[columns] * n
         old, near = state["model"][id], np.flatnonzero(row)
         entries = near.tobytes() + row[near].tobytes()
         shared_by = (entries, "" if entries and aggregate == "mean" else old)

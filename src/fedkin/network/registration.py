@@ -223,10 +223,8 @@ class Registration:
             raise RunError("federation.json: not that of a federation over a network; name another folder") from None
         self.complete = True
 
-    def _set_task(self, task: Task | None) -> None:
+    def _set_task(self, task: Task) -> None:
         """Set the federation's task; raises ConfigError if the experiment does not fit it."""
-        if task is None:
-            raise ConfigError("it does not say what it has learned to predict")
         setup, agreement = setup_and_agreement(self.agreement.settings, task, self.setup_of)
         if setup is None:
             raise ConfigError(agreement.cannot)
@@ -476,14 +474,17 @@ class Registration:
         first = hellos[like[0]].agreement
         setup, agreement = self.setup, self.agreement
         try:
+            if first.task is None:
+                raise ConfigError("it does not say what it has learned to predict")
             if setup is None:
                 self._set_task(first.task)
         except Exception as error:  # torch may lack the memory for a net of this task
             return dict.fromkeys(like, f"the experiment cannot be run with these samples: {error_text(error)}")
         self.agreement = self.agreement.model_copy(update={"columns": first.columns})
-        differing = {name: difference(self.agreement, hello.agreement) for name, hello in hellos.items()}
-        here = first_few(like, 4)
-        wrong = {name: f"{words} (here: {here}; there: {name})" for name, words in differing.items() if words}
+        here, wrong = first_few(like, 4), dict[str, str]()
+        for name, hello in hellos.items():
+            if words := difference(self.agreement, hello.agreement):
+                wrong[name] = f"{words} (here: {here}; there: {name})"
         if wrong:  # even a client with the task of most may be refused here, and come back with another file
             self.setup, self.agreement = setup, agreement
         return wrong
