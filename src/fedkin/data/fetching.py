@@ -152,7 +152,7 @@ def _received(url: str, part: Path, say: Callable[[str], None]) -> None:
         mode, goes_on = "ab", "goes on, "
     else:
         mode, goes_on, have = "wb", "", 0
-    length = int(answer.headers.get("Content-Length", 0))
+    length = int(answer.headers.get("Content-Length") or 0)
     say(f"{url}: {goes_on}{length:,} bytes" if length else url)
     end = have + length
     with answer, part.open(mode) as file:
