@@ -258,7 +258,7 @@ def chosen_line(methods: Sequence[str], validation: reading.Validation | None, h
         means = validation.means
         best = max(candidates, key=lambda name: means[name] if higher else -means[name])
         return f"by {_validation_text(validation)}, the best of {len(candidates)} methods is {best}"
-    return f"to choose one of {len(candidates)} methods, use fedkin tune: the best on {_TEST} looks better than it is"
+    return f"to choose one, use fedkin tune: the best of {len(candidates)} on test samples looks too good"
 
 
 # -- groups and the tests behind them ----------------------------------------------------------------------------------
