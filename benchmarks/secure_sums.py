@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from fedkin.engines.secure_sums import MASKED, STEPS, GroupSum, Member, MemoryKeys
+from fedkin.engines.secure_sums import MASKED, STEPS, GroupSum, MemoryKeys, SumMember
 from fedkin.flow import Mean, Message
 
 CLIENTS = (3, 10, 30, 100)
@@ -28,7 +28,7 @@ def measured(clients: int, size: int) -> dict[str, float]:
     vector = {"w": torch.randn(size // 4)}
     ids = [f"client{number:03}" for number in range(clients)]
     signatures = MemoryKeys()
-    members = {id: Member(id, 100, signatures, 3) for id in ids}
+    members = {id: SumMember(id, 100, signatures, 3) for id in ids}
     lost = set(ids[: clients // 10 or int(clients > 3)])
     sums = GroupSum(Mean(), "train", dict.fromkeys(ids, Message()), 3)
     sent = received = member = server = 0.0

@@ -223,7 +223,7 @@ def _base(
     add_installed()
     changes = changes or {}
     expect(changes, Mapping, "changes", "{'section.field': value}")
-    given = _given(options)
+    given = _checked_options(options)
     by_label, files = _methods_by_label(methods)
     names = {label: method for label, method in by_label.items() if isinstance(method, str)}
     objects = {label: _object(method) for label, method in by_label.items() if not isinstance(method, str)}
@@ -244,7 +244,7 @@ def _makes_clients(on: On) -> TypeIs[Federation | Callable[[int], Federation]]:
     return isinstance(on, Federation) or (callable(on) and not isinstance(on, (str, Path, Experiment)))
 
 
-def _given(options: RunOptions) -> dict[str, Any]:
+def _checked_options(options: RunOptions) -> dict[str, Any]:
     """Return the options that are not None; raises ConfigError for an unknown one."""
     given = {name: value for name, value in options.items() if value is not None}
     for name in given:
@@ -320,9 +320,10 @@ def _methods_by_label(methods: Methods) -> tuple[dict[str, OneMethod], list[str]
     # "mine@self" next to the class means a control of this class.
     kinds = [] if labelled else [_kind(method) for _, method in pairs if not isinstance(method, str)]
     classes = {kind.name: kind for kind in kinds}
-    for label, given in pairs:
-        method, read = _resolved(given)
-        files += read
+    for label, method in pairs:
+        if isinstance(method, str):  # FILE.py:CLASS becomes the name of the class
+            (method,), read = resolve_names([method], "method", "methods")
+            files += read
         kind = _kind(method, classes)
         if labelled:
             name = label
@@ -345,14 +346,6 @@ def _pairs(methods: Methods) -> list[tuple[Any, Any]]:
     if isinstance(methods, (str, ServerMethod, PeerMethod, type)) or not isinstance(methods, Iterable):
         return [(None, methods)]
     return [(None, each) for each in methods]
-
-
-def _resolved(method: OneMethod) -> tuple[OneMethod, list[str]]:
-    """Return (a method, with its name in place of FILE.py:CLASS; the files that were read)."""
-    if not isinstance(method, str):
-        return method, []
-    (name,), files = resolve_names([method], "method", "methods")
-    return name, files
 
 
 def _check_label(label: object, method: OneMethod, kind: type[AnyMethod]) -> None:

@@ -268,7 +268,7 @@ def _replayed(
         renamed = [(names[id], Message(**_renamed(message, names))) for id, message in replies[turn].items()]
         return dict(reversed(renamed))
 
-    with mock.patch.object(engine.exchange, "answers", answers):
+    with mock.patch.object(engine.exchange, "ask", answers):
         engine.round(1)
     return sent, engine.server
 

@@ -149,10 +149,10 @@ def test_another_plan_gets_no_second_signature() -> None:
     engine.round(1)
     side, plan = engine.site, engine.server.state["plan"]
     side.turn_to(2)
-    assert side.reply(ended(side, Message(**plan)))["n"] == 400
+    assert side.finish_reply(ended(side, Message(**plan)))["n"] == 400
     moved = Message(**{**plan, "sizes": plan["sizes"] + torch.tensor([0, 0, 0, 0, 0, 1])})
     with pytest.raises(Exception, match="answers no other request for a signature"):
-        side.reply(ended(side, moved))
+        side.finish_reply(ended(side, moved))
     assert engine.releases()["c0"]["signed"] == 1.0
 
 

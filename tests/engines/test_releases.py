@@ -342,7 +342,7 @@ def replies(noise: Any) -> list[Message]:
         running = side.flow(NAMES[0], "train", Message(params=setup.net.initial))
         running.resume(None)
         running.resume(Fitted({name: tensor + 0.01 for name, tensor in setup.net.initial.items()}, {}, 0.5, 1, 10))
-        sent.append(side.reply(running))
+        sent.append(side.finish_reply(running))
     return sent
 
 

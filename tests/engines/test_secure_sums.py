@@ -29,8 +29,8 @@ from fedkin.engines.secure_sums import (
     SURVIVORS,
     UNMASK,
     GroupSum,
-    Member,
     MemoryKeys,
+    SumMember,
     neighbours,
     threshold,
 )
@@ -58,7 +58,7 @@ class Town:
         self.weights = {id: int(draw.integers(1, 100)) for id in self.ids}
         self.vectors = {id: {"w": torch.from_numpy(draw.normal(size=length))} for id in self.ids}
         signatures = MemoryKeys()
-        self.members = {id: Member(id, self.weights[id], signatures, 3) for id in self.ids}
+        self.members = {id: SumMember(id, self.weights[id], signatures, 3) for id in self.ids}
         self.absent: Callable[[str, str], bool] = lambda step, id: False
         self.requests: Change = lambda step, messages: messages
         self.replies: Change = lambda step, messages: messages

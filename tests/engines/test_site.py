@@ -44,7 +44,7 @@ def test_a_phase_is_driven_by_hand() -> None:
     assert isinstance(request, Fit)
     trained = {name: tensor + 1 for name, tensor in request.params.items()}
     assert running.resume(Fitted(trained, {}, 0.5, 1, 10)) is None
-    reply = clients.reply(running)
+    reply = clients.finish_reply(running)
     assert same(trained, reply.params)
     assert reply["n"] == clients.clients[id].size
 
@@ -82,8 +82,8 @@ def test_one_client_is_checkpointed_and_restored_alone() -> None:
     for name in (id, other):
         running = clients.flow(name, "hello", Message())
         running.resume(None)
-        clients.reply(running)
-    assert [clients.count(id, "train"), clients.count(id, "train")] == [0, 1]
+        clients.finish_reply(running)
+    assert [clients.next_request_number(id, "train"), clients.next_request_number(id, "train")] == [0, 1]
     part = codec.decode(codec.encode(clients.checkpoint(id)))
     fresh, _ = clients_of()
     fresh.restore_client(id, part)
@@ -91,7 +91,7 @@ def test_one_client_is_checkpointed_and_restored_alone() -> None:
     assert fresh.states[id] == {"rounds": 1}
     assert other not in fresh.states
     # The next request of the round has the key that it would have had.
-    assert fresh.count(id, "train") == clients.count(id, "train") == 2
+    assert fresh.next_request_number(id, "train") == clients.next_request_number(id, "train") == 2
 
 
 def test_an_unmet_client_has_a_checkpoint_too() -> None:
@@ -119,7 +119,7 @@ def test_a_reply_must_be_a_message() -> None:
     running = clients.flow(id, "hello", Message())
     running.resume(None)
     with pytest.raises(MethodError, match=f"phase 'hello' at client '{id}' must return a Message, got dict"):
-        clients.reply(running)
+        clients.finish_reply(running)
 
 
 # -- states that a flow may change while those before the round stay -------------------------------------------------

@@ -142,10 +142,10 @@ def messages() -> list[bytes]:
 
 def of_network() -> list[bytes]:
     scored = sent.Scored(n=3, loss=0.5, right=2, figures=[0.5], digest=[], further=[], model="0" * 32)
-    reply, work = {"params": {"w": torch.ones(2)}, "n": 3}, sent.Work(samples=3, inferred=0, flops=1.0)
+    reply, work = {"params": {"w": torch.ones(2)}, "n": 3}, sent.WorkReport(samples=3, inferred=0, flops=1.0)
     agreement = Agreement(settings="[run]", task=Task(2, (4,)), columns=("age",), metrics=(("m", True, "0"),))
     about = About(n_train=3, n_test=1, digest="0" * 32)
-    spent = sent.Spent(releases=1, open={"train": ["n"]})
+    spent = sent.ReleaseReport(releases=1, open={"train": ["n"]})
     return [sent.encode(one) for one in (
         sent.Answer(number=1, reply=reply, work=work, score=scored, spent=spent),
         sent.Answer(number=1, error="no", failed=sent.Failed(words="no")),

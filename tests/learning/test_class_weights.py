@@ -19,7 +19,7 @@ from fedkin.flow import Fit, Message
 from fedkin.learning import CrossEntropy, Loss, Net, Training
 from fedkin.learning.models import Mlp
 from fedkin.learning.sgd import fit
-from fedkin.learning.stacked import Member
+from fedkin.learning.stacked import StackedFit
 from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
 from support import NET_METHODS, by_pattern, play, same, small_federation, small_setup, with_settings
@@ -33,7 +33,7 @@ def net_of(dtype: torch.dtype = torch.float64) -> Net:
     return Net.build(lambda: Mlp(hidden=(7,)).build(Task(4, (5,))), 1, dtype)
 
 
-def members(net: Net, weights: Any = WEIGHTS) -> list[Member]:
+def members(net: Net, weights: Any = WEIGHTS) -> list[StackedFit]:
     """Every second client has no weights, as one whose classes are of equal size."""
     draw = np.random.default_rng(0)
     made = []
@@ -41,11 +41,11 @@ def members(net: Net, weights: Any = WEIGHTS) -> list[Member]:
         params = {k: t + 0.1 * torch.from_numpy(draw.normal(size=t.shape)).to(t.dtype) for k, t in net.initial.items()}
         carry = {"anchors": torch.from_numpy(draw.normal(size=(4, 7))).to(net.dtype), "known": torch.ones(4).bool()}
         own = None if number % 2 else weights
-        made.append(Member(params, client.train, {"start": params}, carry, 100 + number, own))
+        made.append(StackedFit(params, client.train, {"start": params}, carry, 100 + number, own))
     return made
 
 
-def alone(net: Net, loss: Loss, training: Training, member: Member) -> Any:
+def alone(net: Net, loss: Loss, training: Training, member: StackedFit) -> Any:
     return fit(net, net.scratch(), member.params, loss, member.samples, training, member.extras, member.carry,
                np.random.default_rng(member.key), member.class_weights)  # fmt: skip
 

@@ -18,7 +18,7 @@ from fedkin.learning import CrossEntropy, Loss, Net, PixelCrossEntropy, Proximal
 from fedkin.learning import stacked as module
 from fedkin.learning.augment import Augment
 from fedkin.learning.sgd import fit
-from fedkin.learning.stacked import Member, NotStacked, fit_stacked, why_not
+from fedkin.learning.stacked import NotStacked, StackedFit, fit_stacked, why_not
 from fedkin.methods.fedproto import PrototypeRegularised
 from fedkin.methods.sfmtl_graph import AnchoredCrossEntropy
 
@@ -57,7 +57,7 @@ def net_of(kind: str = "relu", dtype: torch.dtype = torch.float64) -> Net:
     )
 
 
-def members(net: Net, loss: Loss, shared: bool = False) -> list[Member]:
+def members(net: Net, loss: Loss, shared: bool = False) -> list[StackedFit]:
     """Clients with models of their own, in arrays of their own or in one of all."""
     draw = np.random.default_rng(0)
     x = torch.from_numpy(draw.normal(size=(sum(SIZES), INPUTS))).float()
@@ -81,11 +81,11 @@ def members(net: Net, loss: Loss, shared: bool = False) -> list[Member]:
         elif isinstance(loss, Proximal):
             extras = {"start": {name: params[name] * 0.9 for name in net.trainable}}
         samples = Samples(x, y, rows) if shared else Samples(x[rows], y[rows])
-        made.append(Member(params, samples, extras, carry, 100 + number))
+        made.append(StackedFit(params, samples, extras, carry, 100 + number))
     return made
 
 
-def assert_equal_to_one_by_one(net: Net, loss: Loss, plan: str, stack: list[Member], most: float = 1e-10) -> None:
+def assert_equal_to_one_by_one(net: Net, loss: Loss, plan: str, stack: list[StackedFit], most: float = 1e-10) -> None:
     training = Training.model_validate({"batch_size": 8, **PLANS[plan]})
     assert not why_not(net, loss, training)
     for member, got in zip(stack, fit_stacked(net, loss, training, stack), strict=True):
@@ -139,7 +139,9 @@ def test_images_of_bytes_are_scaled_and_flattened() -> None:
     body = nn.Sequential(nn.Flatten(), nn.Linear(12, 6), nn.ReLU())
     net = Net.build(lambda: (body, nn.Linear(6, 3)), 1, torch.float64)
     parts = torch.split(torch.from_numpy(draw.permutation(60)), [10, 25, 25])
-    stack = [Member(net.initial, Samples(x, y, rows, Scale((0.5,), (0.2,))), {}, {}, k) for k, rows in enumerate(parts)]
+    stack = [
+        StackedFit(net.initial, Samples(x, y, rows, Scale((0.5,), (0.2,))), {}, {}, k) for k, rows in enumerate(parts)
+    ]
     assert_equal_to_one_by_one(net, CrossEntropy(), "sgd", stack)
 
 

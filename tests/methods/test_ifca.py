@@ -174,7 +174,7 @@ def test_a_choice_is_work_for_the_runner(choose: Any, monkeypatch: pytest.Monkey
     cluster = engine.server.state["cluster"]
     monkeypatch.setattr(BodyHead, "forward", lambda *_: 1 / 0)
     for id in engine.setup.federation:
-        used = engine.site.used(id, engine.offer(id))
+        used = engine.site.model_or_flow(id, engine.offer(id))
         assert isinstance(used, Running)
         flow = used.flow
         if choose == "last" and id in cluster:

@@ -431,7 +431,7 @@ def by_hand(method: ServerMethod, lost: str | None = None) -> tuple[list[str], s
             replies.pop(lost or "", None)
         return replies
 
-    engine.exchange.answers = answers  # type: ignore[method-assign]
+    engine.exchange.ask = answers  # type: ignore[method-assign]
     sampled = list(engine.round(1).sampled)
     return sampled, trained, engine.server.state["params"]["head.bias"].numpy()
 

@@ -15,7 +15,7 @@ import torch
 
 from fedkin.engines.epsilon import total_epsilon
 from fedkin.engines.ledger import Ledger
-from fedkin.engines.privacy import Privacy, Spent
+from fedkin.engines.privacy import BudgetSpent, Privacy
 from fedkin.engines.setup import Setup
 from fedkin.errors import ConfigError, RunError
 from fedkin.federation import Client, Federation
@@ -142,9 +142,9 @@ def test_the_owners_limit_holds_over_all_runs(tmp_path: Path) -> None:
         for number in range(count):
             page.check(1)
             page.keep(f"1 train - {number}", 1, 1, FIELDS)
-    with pytest.raises(Spent, match="above its owner's limit"):
+    with pytest.raises(BudgetSpent, match="above its owner's limit"):
         Ledger(tmp_path, limit).page("run3", PRIVATE).check(1)
-    with pytest.raises(Spent):
+    with pytest.raises(BudgetSpent):
         Ledger(tmp_path, limit).page("run3", PRIVATE).check(2)
     Ledger(tmp_path).page("run3", PRIVATE).check(1)
 

@@ -13,7 +13,7 @@ import fedkin
 from fedkin.engines import Score
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import run_experiment
-from fedkin.running.summary import cautions, prior_knowledge
+from fedkin.running.summary import prior_knowledge, warnings_of
 from support import small_federation
 from tiny import TABLE
 
@@ -42,25 +42,25 @@ def test_what_was_told(method: dict[str, Any], network: str, told: list[str]) ->
 
 
 def test_a_warm_up_as_long_as_the_run_is_told_of() -> None:
-    assert "warm-up of 100 rounds" in cautions({"warmup": 100}, 30, lines(0.6, 0.5), FINE, "accuracy")[0]
-    assert cautions({"warmup": 100, "graph": {"on": False}}, 30, lines(0.6, 0.5), FINE, "accuracy") == []
-    assert cautions({"warmup": 0.5}, 30, lines(0.6, 0.5), FINE, "accuracy") == []
-    assert cautions({"warmup": 5}, 30, lines(0.6, 0.5), FINE, "accuracy") == []
+    assert "warm-up of 100 rounds" in warnings_of({"warmup": 100}, 30, lines(0.6, 0.5), FINE, "accuracy")[0]
+    assert warnings_of({"warmup": 100, "graph": {"on": False}}, 30, lines(0.6, 0.5), FINE, "accuracy") == []
+    assert warnings_of({"warmup": 0.5}, 30, lines(0.6, 0.5), FINE, "accuracy") == []
+    assert warnings_of({"warmup": 5}, 30, lines(0.6, 0.5), FINE, "accuracy") == []
 
 
 def test_one_evaluated_round_is_told_of() -> None:
-    found = cautions({}, 30, [*lines(0.5), {"round": 2, "accuracy": None}], FINE, "accuracy")
+    found = warnings_of({}, 30, [*lines(0.5), {"round": 2, "accuracy": None}], FINE, "accuracy")
     assert found[0].startswith("one of 30 rounds was evaluated")
-    assert cautions({}, 1, lines(0.5), FINE, "accuracy") == []
+    assert warnings_of({}, 1, lines(0.5), FINE, "accuracy") == []
 
 
 def test_models_that_diverged_are_told_of() -> None:
     broken = {**FINE, "c": Score(10, math.nan, 1), "empty": Score(0, math.nan, 0)}
-    assert cautions({}, 5, lines(0.5, None), broken, "accuracy") == [
+    assert warnings_of({}, 5, lines(0.5, None), broken, "accuracy") == [
         "the models of 1 of 4 clients diverged (c): set training.lr lower"
     ]
-    assert "grew from 0.5 to 9" in cautions({}, 5, lines(0.5, 9.0), FINE, "accuracy")[0]
-    assert cautions({}, 5, lines(0.5, 2.0), FINE, "accuracy") == []
+    assert "grew from 0.5 to 9" in warnings_of({}, 5, lines(0.5, 9.0), FINE, "accuracy")[0]
+    assert warnings_of({}, 5, lines(0.5, 2.0), FINE, "accuracy") == []
 
 
 def test_a_run_says_both_in_its_summary() -> None:

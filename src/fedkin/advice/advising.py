@@ -323,12 +323,15 @@ def _trials(
 
 def _advice(
     federation: Federation, bench: Bench, judgeable: _Judgeable, judged: Judged, shape: Shape, strength: Strength,
-    rates: Sequence[float], number: int, progress: Progress,
+    rates: Sequence[float], rate_index: int, progress: Progress,
 ) -> Advice:  # fmt: skip
-    """Combine the choice with the test figures of the final models; number: of the shape's rate."""
+    """Train the final models, judge them on test samples, and return the advice.
+
+    rate_index: of the shape's rate in `rates`.
+    """
     shape, judged = shape.renamed(judgeable.ids), judged.renamed(judgeable.ids)
     gains, takes = judged.gains, judged.takes
-    rate, local_rate = rates[number], rates[judged.local_option]
+    rate, local_rate = rates[rate_index], rates[judged.local_option]
     # Do not train a model that no member of its group should use.
     used = shape.trained_for(takes)
     keep = [id for id in sorted(gains.keys() - takes) if used.partners(id)]

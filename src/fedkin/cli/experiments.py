@@ -124,7 +124,7 @@ def compare(
     _compare(grid, names, validation_in(place), json)
 
 
-def _compare(grid: _Grid, names: list[str], validation: Validation | None, json: bool) -> None:
+def _compare(grid: _GridCommand, names: list[str], validation: Validation | None, json: bool) -> None:
     """Run a comparison, write its report and print its table; validation: the results of a tuning of the methods."""
     from fedkin.records.comparison import comparison_rows, unequal_conditions
     from fedkin.report.ranks import ranking_lines
@@ -160,7 +160,7 @@ def _groups_to_leave_out(option: str | None, begun: PlanFile | None) -> list[str
     return None if option is None else split_names(option, "--leave-out")
 
 
-def _compare_leaving_out(grid: _Grid, names: list[str], groups: list[str], json: bool) -> None:
+def _compare_leaving_out(grid: _GridCommand, names: list[str], groups: list[str], json: bool) -> None:
     """Leave out one group after another: one report per group, and one table. No groups: each group."""
     from fedkin.report.tables import left_out
     from fedkin.running.grid import leave_out
@@ -235,7 +235,7 @@ def tune(
         _run_tuning(start, candidates, hold_out or "samples:0.2", json)
 
 
-def _run_tuning(start: _Grid, candidates: list[Choice] | Equal, hold_out: str, json: bool) -> None:
+def _run_tuning(start: _GridCommand, candidates: list[Choice] | Equal, hold_out: str, json: bool) -> None:
     """Run every candidate, print them, and write tuned.toml."""
     from fedkin.running.grid import HoldOut
     from fedkin.running.tune import tune as run_tuning
@@ -256,7 +256,7 @@ def _run_tuning(start: _Grid, candidates: list[Choice] | Equal, hold_out: str, j
     _raise_if_all_failed(results)
 
 
-def _run_sweep(start: _Grid, cells: list[Choice], json: bool) -> None:
+def _run_sweep(start: _GridCommand, cells: list[Choice], json: bool) -> None:
     """Run every combination of settings; print a table and write a plot and sweep.csv."""
     from fedkin.report.sweeping import draw
     from fedkin.report.tables import comparison
@@ -451,7 +451,7 @@ def _check_exists(path: Path | None) -> None:
         pass  # the reader of the file reports what is wrong with it
 
 
-class _Grid(NamedTuple):
+class _GridCommand(NamedTuple):
     """What `compare` and `tune` run, and where. begun: the plan file of a folder that is resumed."""
 
     experiment: Experiment
@@ -465,7 +465,7 @@ class _Grid(NamedTuple):
 def _start_grid(
     command: str, experiment: Path | None, *, methods: str | None, seeds: str | None, changes: list[str],
     rounds: int | None, data_root: Path | None, out: Path | None, resume: Path | None, more: bool,
-) -> _Grid:  # fmt: skip
+) -> _GridCommand:  # fmt: skip
     """Return what a command runs with these options; without --methods and --seeds, those of the experiment.
 
     more: whether further options are given, which must not be given when resuming. Raises ConfigError.
@@ -482,11 +482,11 @@ def _start_grid(
         begun = plan_in(folder)
         for name in begun.methods:
             changes_of(name, f"{folder / 'plan.json'}: methods")
-        return _Grid(loaded, begun.methods, begun.seeds, folder, root, begun)
+        return _GridCommand(loaded, begun.methods, begun.seeds, folder, root, begun)
     names, files = resolve_names(split_names(methods or loaded.method.name, "--methods"), "method", "--methods")
     _check_changes_used(changes, loaded.method.name, names)
     seed_list = parse_seeds(seeds) if seeds is not None else [loaded.run.seed]
-    return _Grid(loaded.with_own(files), names, seed_list, folder, root)
+    return _GridCommand(loaded.with_own(files), names, seed_list, folder, root)
 
 
 def _check_changes_used(changes: Sequence[str], method: str, names: Sequence[str]) -> None:

@@ -116,7 +116,7 @@ def _download(file: File, place: Path, say: Callable[[str], None]) -> None:
     part = place.with_name(f"{place.name}.part")
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        _received(file.url, part, say)
+        _download_rest(file.url, part, say)
     except (OSError, http.client.HTTPException) as error:
         how = f"the same command goes on where it stopped; or fetch it elsewhere and put it at {place}"
         raise DataError(f"{file.url}: cannot be fetched ({error_text(error)}); {how}") from None
@@ -138,7 +138,7 @@ def _opened(url: str, have: int) -> http.client.HTTPResponse:
     return answer
 
 
-def _received(url: str, part: Path, say: Callable[[str], None]) -> None:
+def _download_rest(url: str, part: Path, say: Callable[[str], None]) -> None:
     """Download what `part` still lacks of the file at `url`."""
     have = part.stat().st_size if part.exists() else 0
     try:

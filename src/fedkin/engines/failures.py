@@ -13,7 +13,7 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
-from fedkin.engines.privacy import Spent
+from fedkin.engines.privacy import BudgetSpent
 from fedkin.engines.results import Missing, Undelivered
 from fedkin.errors import FedkinError, GraphError, MethodError, NoField, RunError
 from fedkin.untrusted import error_text
@@ -145,7 +145,7 @@ class TooFew(RunError):
     """Fewer clients answered than `run.min_replies`, and `run.on_missing` is "stop"."""
 
 
-_EXPECTED = (Crashed, Spent)  # failures that settings cause
+_EXPECTED = (Crashed, BudgetSpent)  # failures that settings cause
 
 
 class Failures:
@@ -176,7 +176,7 @@ class Failures:
             if named is error:
                 raise error
             raise named from error.__cause__
-        kind = Missing.SPENT if isinstance(error, Spent) else Missing.FAILED
+        kind = Missing.SPENT if isinstance(error, BudgetSpent) else Missing.FAILED
         cause = Undelivered(kind, words_of(error))
         self.list.append(Failure(id, phase, cause, named, isinstance(error, _EXPECTED)))
 

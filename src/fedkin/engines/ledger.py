@@ -23,7 +23,7 @@ from weakref import finalize
 
 from fedkin import codec
 from fedkin.engines.epsilon import total_epsilon
-from fedkin.engines.privacy import Privacy, Spent
+from fedkin.engines.privacy import BudgetSpent, Privacy
 from fedkin.errors import ConfigError, MethodError, RunError
 from fedkin.folders import fsync_folder, made_private, write_private
 from fedkin.learning.private import Private
@@ -206,7 +206,7 @@ class Page:
         return self.ledger.salted(f"training {self.run} {at}").encode()
 
     def train(self, at: str, private: Private) -> None:
-        """Count a fit, before it begins; raises Spent if it would cost more than the owner's limit.
+        """Count a fit, before it begins; raises BudgetSpent if it would cost more than the owner's limit.
 
         A repeated fit has the same draws, and so the same result: it costs nothing.
         """
@@ -245,21 +245,21 @@ class Page:
         return {"run": self.run, "at": at, "count": count, "noise": noise, "delta": delta, "share": share}
 
     def check(self, count: int, share: float = 0.0) -> None:
-        """Raise Spent if this would exceed the owner's consent for this run, or limit over all runs.
+        """Raise BudgetSpent if this would exceed the owner's consent for this run, or limit over all runs.
 
         count: further releases. share: further share of a signature.
         """
         if self.consented is not None and self.count + count > self.consented:
             made = f"this participant has made {self.count} releases in this run"
-            raise Spent(f"{made}, and its owner consented to {self.consented}")
+            raise BudgetSpent(f"{made}, and its owner consented to {self.consented}")
         self._within_limit(*[self._line("", count)] * (count > 0), *[self._line("", 1, share)] * (share > 0))
 
     def _within_limit(self, *lines: Mapping[str, Any]) -> None:
-        """Raise Spent if these releases would exceed the owner's limit over all runs."""
+        """Raise BudgetSpent if these releases would exceed the owner's limit over all runs."""
         limit, delta = self.ledger.limit, self.privacy.delta
         if limit is not None and (least := self.ledger.epsilon(delta, *lines)) > limit:
             spent = f"epsilon of all that this participant has released is {self.ledger.epsilon(delta):.3g}"
-            raise Spent(f"{spent}, and would be {least:.3g}, above its owner's limit of {limit:g}")
+            raise BudgetSpent(f"{spent}, and would be {least:.3g}, above its owner's limit of {limit:g}")
 
     def keep(self, at: str, round: int, count: int, fields: Mapping[str, Any], share: float = 0.0) -> None:
         """Store the released fields, then count them; send them only after that. share: of a signature; 0: none."""

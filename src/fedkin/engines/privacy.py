@@ -38,7 +38,7 @@ Normal: TypeAlias = Callable[[int], npt.NDArray[np.float64]]
 Source: TypeAlias = Callable[[str, int, str], Normal]
 
 
-class Spent(MethodError):
+class BudgetSpent(MethodError):
     """A client sends nothing more, because its next release would cost more than `privacy.budget`."""
 
 
@@ -71,7 +71,7 @@ class Privacy(Settings):
     min_members: int = Field(3, ge=2)
 
     @model_validator(mode="after")
-    def _clips(self) -> Privacy:
+    def _check_clip(self) -> Privacy:
         bounds = list(self.clip.values()) if isinstance(self.clip, dict) else [1.0 if self.clip is None else self.clip]
         if min(bounds, default=0.0) <= 0:
             raise ValueError(f"clip: expected norms above 0, got {self.clip}")

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 from fedkin import codec
 from fedkin.engines.ledger import KEY, Page, SimulatedPage
 from fedkin.engines.privacy import (
+    BudgetSpent,
     Part,
     Source,
-    Spent,
     check_trained,
     clipped_fields,
     no_noise,
@@ -70,7 +70,7 @@ class Releases:
         self.source = no_noise if source is None else source
 
     def admit(self, release: ReleaseContext) -> None:
-        """Check before any work: raise RunError if a phase's reply cannot be protected, Spent if it exceeds the budget.
+        """Check before any work; raises RunError if a reply cannot be protected, BudgetSpent if it exceeds the budget.
 
         A reply that was released before is sent again, and costs nothing.
         """
@@ -98,8 +98,8 @@ class Releases:
     def train(self, release: ReleaseContext, fit: Fit, samples: Samples) -> Private:
         """Return the privacy of a client's fit, and count the fit in the release record.
 
-        Raises Spent if the client has made all the fits that `privacy.sample_epsilon` allows, and RunError for a fit
-        that does not have the experiment's batches and steps on all samples of the client.
+        Raises BudgetSpent if the client has made all the fits that `privacy.sample_epsilon` allows, and RunError for a
+        fit that does not have the experiment's batches and steps on all samples of the client.
         """
         setup, n, page, at = self.setup, len(samples), self._page(release), ""
         training = fit.training or setup.training
@@ -122,14 +122,16 @@ class Releases:
                 return private
         most = max(1, setup.training.rounds * setup.method.fits)
         if page.trained is not None and page.trained["fits"] >= most:
-            raise Spent(f"it has trained {page.trained['fits']} times, which is all that privacy.sample_epsilon allows")
+            raise BudgetSpent(
+                f"it has trained {page.trained['fits']} times, which is all that privacy.sample_epsilon allows"
+            )
         page.train(at, private)
         return private
 
     def reply(self, release: ReleaseContext, reply: Message) -> Message:
         """Return a client's reply as it leaves the client, and count it in the release record.
 
-        Raises Spent if the reply would cost more than the budget allows.
+        Raises BudgetSpent if the reply would cost more than the budget allows.
         """
         sent = self._signed(release, self._released(release, reply, self._parts(release, reply)))
         declared = {name for fields in self.setup.method.declared(release.phase) or () for name in fields}
@@ -234,7 +236,7 @@ class Releases:
         if (again := page.find(at)) is not None:
             return Message(**again)
         if page.counts(f"0 {phase} "):
-            raise Spent("it has signed in this run, and answers no other request for a signature")
+            raise BudgetSpent("it has signed in this run, and answers no other request for a signature")
         self._within(release, 0, share)
         normal = self.source(id, 0, f"{phase} signature")
         signed = dict(message)
@@ -244,13 +246,13 @@ class Releases:
         return Message(**signed)
 
     def _within(self, release: ReleaseContext, count: int, share: float = 0.0) -> None:
-        """Raise Spent if these releases, or this share of a signature, would cost more than is allowed."""
+        """Raise BudgetSpent if these releases, or this share of a signature, would cost more than is allowed."""
         if not count and not share:
             return
         budget, page, epsilon = self.privacy.budget, self._page(release), self.privacy.epsilon
         if budget is not None and epsilon(page.count + count, page.signed + share) > budget:
             spent = f"epsilon after {page.count} releases is {epsilon(page.count, page.signed):.3g}"
-            raise Spent(f"{spent}, and one more would exceed the {budget:g} of privacy.budget")
+            raise BudgetSpent(f"{spent}, and one more would exceed the {budget:g} of privacy.budget")
         page.check(count, share)
 
 

@@ -1,7 +1,7 @@
 """The rounds of a federation: a server, the site of its clients, and the messages between them.
 
-`Engine.round` resumes the server's flow; `Exchange.answers` sends the flow's requests to the site and returns the
-replies. Messages that do not arrive or are refused, and replies of clients that fail, are missing; the log says why.
+`Engine.round` resumes the server's flow; `Exchange.ask` sends the flow's requests to the site and returns the replies.
+Messages that do not arrive or are refused, and replies of clients that fail, are missing; the log says why.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Exchange:
         self.applies_min_replies = applies_min_replies
         self.validator = Validator(setup)
 
-    def answers(self, ask: Ask, round: int, turn: int) -> Mapping[str, Message]:
+    def ask(self, ask: Ask, round: int, turn: int) -> Mapping[str, Message]:
         """Return replies as the server receives them, in the order in which clients are served.
 
         Raises Skipped or TooFew if too few clients have answered.
@@ -60,7 +60,10 @@ class Exchange:
         summed = self.setup.sums_securely
         if summed:
             check_phase(self.setup.method, ask.phase, ask.mean)
-        replies = self._summed(ask, ask.mean, round, turn) if summed and ask.mean else self._asked(ask, round, turn)
+        if summed and ask.mean:
+            replies = self._summed(ask, ask.mean, round, turn)
+        else:
+            replies = self._send_and_collect(ask, round, turn)
         if len(replies) >= needed:
             return replies
         words = (
@@ -69,7 +72,7 @@ class Exchange:
         )
         raise TooFew(words) if settings.on_missing == "stop" else Skipped(words)
 
-    def _asked(self, ask: Ask, round: int, turn: int) -> Mapping[str, Message]:
+    def _send_and_collect(self, ask: Ask, round: int, turn: int) -> Mapping[str, Message]:
         """Send the requests, and return the valid replies that arrive."""
         order = self.log.transport.order(ask.messages, round)
         envelopes = [Envelope(round, ask.phase, turn, SERVER, id, ask.messages[id]) for id in order]
@@ -78,7 +81,7 @@ class Exchange:
         sent: Iterable[tuple[str, Message]] = self.site.replies(ask.phase, requests)
         if self.forgery:
             sent = self.forgery.replies(ask.phase, requests, dict(sent), round).items()
-        averaged = self._averaged(ask, order)
+        averaged = self._streaming_mean(ask, order)
         replies: dict[str, Message] = {}
         add = replies.__setitem__ if averaged is None else averaged.add
         for id, reply in sent:
@@ -87,7 +90,7 @@ class Exchange:
         self._stop_if_all(len(requests), self.failed(round), inbox)
         return replies if averaged is None else averaged
 
-    def _averaged(self, ask: Ask, order: Sequence[str]) -> AveragedReplies | None:
+    def _streaming_mean(self, ask: Ask, order: Sequence[str]) -> AveragedReplies | None:
         """Return an empty answer for replies that are averaged as they arrive, and not kept; None: they are kept.
 
         This needs replies in the order of the ids, which nobody else reads.
@@ -108,7 +111,7 @@ class Exchange:
             self._ask_sums(step, sums.values(), round, turn)
         averaged = AveragedReplies(mean)
         if alone:
-            for id, reply in self._asked(Ask(ask.phase, alone), round, turn).items():
+            for id, reply in self._send_and_collect(Ask(ask.phase, alone), round, turn).items():
                 averaged.add(id, reply)
         for group, group_sum in sums.items():
             self._add_sum(averaged, group, group_sum, round)
@@ -117,7 +120,7 @@ class Exchange:
     def _ask_sums(self, step: str, sums: Collection[GroupSum], round: int, turn: int) -> None:
         """Send the requests of a step of all sums together, and give each sum its answers."""
         messages = {id: message for group_sum in sums for id, message in group_sum.messages(step).items()}
-        answers = self._asked(Ask(step, messages), round, turn) if messages else {}
+        answers = self._send_and_collect(Ask(step, messages), round, turn) if messages else {}
         for group_sum in sums:
             if not group_sum.failed:
                 group_sum.take(step, {id: answers[id] for id in group_sum.asked if id in answers})
@@ -284,10 +287,10 @@ class Engine:
     def _server_round(self, method: ServerMethod | Alone) -> list[str]:
         with self.clock.of("graph"):
             sampled = method.sample(self.server)
-        self._answered(method.round(self.server, sampled), self.server.clients, self.exchange)
+        self._run_server_flow(method.round(self.server, sampled), self.server.clients, self.exchange)
         return sampled
 
-    def _answered(self, flow: ServerFlow[T], clients: Sequence[str], exchange: Exchange) -> T:
+    def _run_server_flow(self, flow: ServerFlow[T], clients: Sequence[str], exchange: Exchange) -> T:
         """Answer the requests of a server's flow to these clients, and return the flow's result."""
         method, answer, known = self.setup.method, None, frozenset(clients)
         if not hasattr(flow, "send"):
@@ -305,7 +308,7 @@ class Engine:
                     return returned
                 if words := self._mistake(ask, known):
                     raise MethodError(f"{place_of(flow)}method {method.name!r}: {words}")
-            replies = exchange.answers(ask, self.server.round, turn)
+            replies = exchange.ask(ask, self.server.round, turn)
             answer = ask.answer(replies)
             for observer in self.log.observers if exchange is self.exchange else ():
                 observer.answered(self.server.round, ask, replies)
@@ -408,7 +411,7 @@ class Engine:
                 self.site.welcome(ids)
                 return {id: Message() for id in ids}
             view = replace(self.server, state=copy_for_flow(self.server.state), clients=tuple(ids))
-            offers = self._answered(self.server_method.welcome(view, ids), ids, self.faultless_exchange)
+            offers = self._run_server_flow(self.server_method.welcome(view, ids), ids, self.faultless_exchange)
             return {id: offers[id] for id in ids}
 
     def state(self) -> dict[str, Any]:

@@ -205,7 +205,7 @@ def _signed_mask(pair: KeyPair, place: int, other: int, public: bytes, session: 
 # -- a member ---------------------------------------------------------------------------------------------------------
 
 
-class Member:
+class SumMember:
     """One client's side of secure sums. Its secrets are new for each sum, and stay in memory.
 
     least: the fewest members of a sum in which it takes part. size: its number of training samples, the largest weight.

@@ -17,10 +17,10 @@ from fedkin.engines.attacks import Attacks
 from fedkin.engines.executors.jobs import Executor, FitJob, InferJob, Modules, ScoreJob, TrainingPath, job_of
 from fedkin.engines.failures import Crashed, Failure, Failures, check_yields, place_in, place_of
 from fedkin.engines.ledger import KEY, Page
-from fedkin.engines.privacy import Source, Spent, noised_in
+from fedkin.engines.privacy import BudgetSpent, Source, noised_in
 from fedkin.engines.releases import ReleaseContext, Releases
 from fedkin.engines.results import Outbox, Score
-from fedkin.engines.secure_sums import MASKED, STEPS, Member, MemoryKeys, Signatures, check_plain, inner
+from fedkin.engines.secure_sums import MASKED, STEPS, MemoryKeys, Signatures, SumMember, check_plain, inner
 from fedkin.engines.setup import Setup
 from fedkin.engines.states import copy_for_flow
 from fedkin.errors import ConfigError, FedkinError, MethodError, RunError
@@ -181,8 +181,8 @@ class LocalSite(Site):
             self.states = states
         self.adversaries, self.attacks = adversaries, Attacks.parse(setup.engine.adversaries)
         self.own_method, self.device = own_method, opened(setup.engine.device)
-        self.signatures, self.members = signatures or MemoryKeys(), dict[str, Member]()
-        self.releases = Releases(setup, self.count, noise, store)
+        self.signatures, self.members = signatures or MemoryKeys(), dict[str, SumMember]()
+        self.releases = Releases(setup, self.next_request_number, noise, store)
         self.failures = Failures(setup.engine.errors == "stop")
         self.operations = Operations(setup.net, clients)
         # Scores by the ids of model and test samples; both are stored, so that no other objects get these ids.
@@ -197,14 +197,14 @@ class LocalSite(Site):
                     f"privacy.{name}: it counts for samples that stay, and here clients' samples change over time; "
                     "leave it out, or choose a scenario without drift"
                 )
-        self.now = clients  # with their current samples
+        self.clients_now = clients  # with their current samples
         self.turn_to(0)
 
     def turn_to(self, number: int) -> None:
         self.number = self.failures.round = number
         self.work = Work()
         if self.drifting:
-            self.now = {id: client.at(max(number, 1)) for id, client in self.clients.items()}
+            self.clients_now = {id: client.at(max(number, 1)) for id, client in self.clients.items()}
         # Number of requests by (client, phase) in this round; it keys the randomness of the next request.
         self.steps: dict[tuple[str, str], int] = {}
         # States from before this round, of clients whose state has changed; None: the client had none.
@@ -217,7 +217,7 @@ class LocalSite(Site):
         setup = self.setup
         facts: dict[str, Any] = {
             "seed": setup.seed, "round": self.number, "net": setup.net_of(id), "task": setup.task,
-            "training": setup.training.at(self.number), "state": {}, "id": id, "train": self.now[id].train,
+            "training": setup.training.at(self.number), "state": {}, "id": id, "train": self.clients_now[id].train,
             "signature_noise": setup.privacy.signature_noise,
         }  # fmt: skip
         is_peer = isinstance(setup.method, PeerMethod)
@@ -229,7 +229,7 @@ class LocalSite(Site):
             view.round = 0
             self._seal(view)
             setup.method.join(view)  # type: ignore[arg-type]
-            view.round, view.train = self.number, self.now[id].train
+            view.round, view.train = self.number, self.clients_now[id].train
         if isinstance(view, PeerView):
             view.neighbours = tuple(sorted(set(neighbours) - {id}))
         return view
@@ -251,7 +251,7 @@ class LocalSite(Site):
         state = self.view(id).state if state is None else state
         self.states[id] = {**state, KEY: record} if record else state
 
-    def keep(self, running: Running, record: Mapping[str, Any] | None = None) -> None:
+    def keep_state(self, running: Running, record: Mapping[str, Any] | None = None) -> None:
         """Store the state at the end of a flow. record: the client's release record (None: unchanged)."""
         if self.setup.engine.min_replies and running.id not in self.undo_states:
             self.undo_states[running.id] = self.states.get(running.id)
@@ -275,7 +275,7 @@ class LocalSite(Site):
         if state is not None or record:
             self._store(id, record, state)
 
-    def count(self, id: str, phase: str) -> int:
+    def next_request_number(self, id: str, phase: str) -> int:
         """Return the number, from 0, of this client's next request in this phase of this round."""
         number = self.steps[id, phase] = self.steps.get((id, phase), -1) + 1
         return number
@@ -393,20 +393,20 @@ class LocalSite(Site):
         if running.ended or running.share is not None:
             return False
         id, view, phase = running.id, running.view, running.phase
-        draw = key(view.seed, id, view.round, f"{phase}.fit{self.count(id, phase)}")
+        draw = key(view.seed, id, view.round, f"{phase}.fit{self.next_request_number(id, phase)}")
         try:
             job = job_of(request, view, draw)
         except MethodError as error:
             raise MethodError(f"{place_of(running.flow)}{error}") from None
         # What a client computes only for its own use never leaves it, and needs no protection.
         if self.setup.privacy.sample_epsilon is not None and phase not in ("use", "welcome"):
-            private = self._count_fit(running, request)
+            private = self._register_private_fit(running, request)
             assert isinstance(job, FitJob)
             job = replace(job, private=private)
         self.executor.submit(job)
         return True
 
-    def _count_fit(self, running: Running, fit: Any) -> Private:
+    def _register_private_fit(self, running: Running, fit: Any) -> Private:
         """Return the privacy of a requested fit; the fit counts at once, even if the flow fails later."""
         id, phase = running.id, running.phase
         if not isinstance(fit, Fit):
@@ -415,7 +415,7 @@ class LocalSite(Site):
                 "privacy.sample_epsilon does not protect; choose another method"
             )
         release = self._release_context(id, phase, running.request)
-        private = self.releases.train(release, fit, self.now[id].train)
+        private = self.releases.train(release, fit, self.clients_now[id].train)
         self._store(id, release.record)
         return private
 
@@ -427,7 +427,7 @@ class LocalSite(Site):
         draw = rng(setup.seed, id, self.number, f"{phase}.attack{self.steps[id, phase]}")
         return self.attacks(result, job.params, draw)
 
-    def reply(self, running: Running) -> Message:
+    def finish_reply(self, running: Running) -> Message:
         """Return the reply of an ended phase as it leaves the client, and store the client's state."""
         if not isinstance(running.result, Message):
             at, got = place_in(self.setup.method, running.phase), type(running.result).__name__
@@ -435,7 +435,7 @@ class LocalSite(Site):
         sent, release = running.result, self._release_context(running.id, running.phase, running.request)
         if self.setup.privacy.on:
             sent = self.releases.reply(release, sent)
-        self.keep(running, release.record)
+        self.keep_state(running, release.record)
         return sent
 
     def outbox(self, running: Running, share: Share) -> Outbox:
@@ -462,7 +462,7 @@ class LocalSite(Site):
         if phase in STEPS:
             yield from self._secure_replies(phase, messages)
             return
-        for id, reply in self._replies(phase, messages):
+        for id, reply in self._method_replies(phase, messages):
             if self.setup.sums_securely:
                 try:
                     check_plain(self.setup.method, phase, reply)
@@ -476,14 +476,14 @@ class LocalSite(Site):
         replies: Mapping[str, Message] = {}
         if step == MASKED and messages:
             phase, _ = inner(next(iter(messages.values())))
-            replies = dict(self._replies(phase, {id: inner(message)[1] for id, message in messages.items()}))
+            replies = dict(self._method_replies(phase, {id: inner(message)[1] for id, message in messages.items()}))
         for id, message in messages.items():
             if step == MASKED and id not in replies:
                 continue
             try:
                 if id not in self.members:
                     least = self.setup.privacy.min_members
-                    self.members[id] = Member(id, self.now[id].size, self.signatures, least)
+                    self.members[id] = SumMember(id, self.clients_now[id].size, self.signatures, least)
                 answer = self.members[id].answer(step, message, replies.get(id))
                 if step == MASKED:
                     check_plain(self.setup.method, phase, answer)
@@ -492,14 +492,14 @@ class LocalSite(Site):
                 continue
             yield id, answer
 
-    def _replies(self, phase: str, messages: Mapping[str, Message]) -> Iterator[tuple[str, Message]]:
+    def _method_replies(self, phase: str, messages: Mapping[str, Message]) -> Iterator[tuple[str, Message]]:
         # A client without training samples, as an unseen client may be, cannot answer.
-        waiting = deque(id for id in messages if self.now[id].size)
+        waiting = deque(id for id in messages if self.clients_now[id].size)
         ready: dict[str, Message | None] = {}  # None: the client has failed
         noted = len(self.failures.list)  # earlier failures belong to another exchange
         for running in self.run_flows(list(waiting), lambda id: self.flow(id, phase, messages[id]), phase):
             with self.failures.of(running.id, phase):
-                ready[running.id] = self.reply(running)
+                ready[running.id] = self.finish_reply(running)
             del running
             ready |= {failure.id: None for failure in self.failures.list[noted:]}
             noted = len(self.failures.list)
@@ -518,11 +518,11 @@ class LocalSite(Site):
             with self.failures.of(running.id, "round"):
                 if (share := running.share) is None:
                     del self.peer_flows[running.id]
-                    self.keep(running)
+                    self.keep_state(running)
                 else:
                     try:
                         posts[running.id] = self.outbox(running, share)
-                    except Spent:
+                    except BudgetSpent:
                         posts[running.id] = Outbox(share.phase, {})  # it sends nothing, but still receives
                         raise
         return {id: posts[id] for id in inboxes if id in posts}
@@ -545,7 +545,7 @@ class LocalSite(Site):
 
     def welcome(self, ids: Iterable[str]) -> None:
         for running in self.run_flows(list(ids), self._welcome_of, "welcome"):
-            self.keep(running)
+            self.keep_state(running)
 
     def reports(self, ids: Iterable[str]) -> dict[str, Message]:
         reports: dict[str, Message] = {}
@@ -556,7 +556,7 @@ class LocalSite(Site):
 
     def scores(self, offers: Mapping[str, Message]) -> dict[str, Score]:
         setup, models = self.setup, self.models(offers)
-        tests, names = {id: self.now[id].test for id in models}, _model_names(models)
+        tests, names = {id: self.clients_now[id].test for id in models}, _model_names(models)
         self.score_keys = {id: (names[id], builtins.id(tests[id])) for id in models}
         self.scored = {at: self.scored[at] for at in self.score_keys.values() if at in self.scored}
         errors = self._run_score_jobs(self._score_jobs(models, names), models)
@@ -581,7 +581,7 @@ class LocalSite(Site):
                 assert isinstance(job, ScoreJob)
                 if not isinstance(results, FedkinError):
                     for id, result in zip(job.ids, results, strict=True):
-                        test = self.now[id].test
+                        test = self.clients_now[id].test
                         self.scored[self.score_keys[id]] = models[id], test, Score(len(test), *result)
                 elif len(job.ids) > 1:
                     # One of these clients failed: score each alone, so that the others get their scores.
@@ -613,7 +613,7 @@ class LocalSite(Site):
         models, flows = dict[str, Params](), dict[str, Running]()
         for id, offer in offers.items():
             with self.failures.of(id, "use"):
-                used = self.used(id, offer)
+                used = self.model_or_flow(id, offer)
                 if isinstance(used, Running):
                     flows[id], models[id] = used, {}  # the empty dict keeps the place of the client
                 else:
@@ -624,7 +624,7 @@ class LocalSite(Site):
                     models[running.id] = running.result
         return models if all(models.values()) else {id: params for id, params in models.items() if params}
 
-    def used(self, id: str, offer: Message) -> Params | Running:
+    def model_or_flow(self, id: str, offer: Message) -> Params | Running:
         """Return the client's current parameters, or a flow that computes them without changing the client's state."""
         method, view = self.setup.method, self.view(id)
         if isinstance(method, PeerMethod):
@@ -637,7 +637,7 @@ class LocalSite(Site):
         return Running(id, "use", view, used)
 
     def features(self, id: str, offer: Message) -> Message:
-        task, samples = self.setup.task, self.now[id].train
+        task, samples = self.setup.task, self.clients_now[id].train
         params = self.models({id: offer}).get(id)
         if params is None or not task.labels or not len(samples):
             return Message()

@@ -55,10 +55,10 @@ def fit(
     module.train()
     constant = module.constants()
     step = stepper(training, list(module.params.values()))
-    counts = None if weights is None else torch.tensor(weights, dtype=net.dtype, device=device)
+    class_weights = None if weights is None else torch.tensor(weights, dtype=net.dtype, device=device)
     view = training.augment
     values: list[Tensor] = []
-    seen = 0
+    samples_seen = 0
     changed = view is not None and view.on
     with seeded(device=device), cached_features(module.body, samples, net.dtype, changed) as set_batch:
         seed_torch(int(rng.integers(2**63)), device)
@@ -67,24 +67,24 @@ def fit(
             if view is not None:
                 x = arranged(view(x), last)
             mask = torch.ones(len(where), dtype=net.dtype, device=device)
-            batch = Batch(x, y, mask, True, None if counts is None else counts[y])
+            batch = Batch(x, y, mask, True, None if class_weights is None else class_weights[y])
             set_batch(batch.x, where)
             try:
                 result = loss(module, batch, extras, carry)
             except ValueError as error:
-                _explain_single_sample(error, len(where), len(samples), training)
+                _raise_for_single_sample(error, len(where), len(samples), training)
                 raise
             value, carry = result if isinstance(result, tuple) else (result, carry)
             value.backward()  # type: ignore[no-untyped-call]
             step()
             values.append(value.detach())
-            seen += len(where)
-    mean = _mean_of(values)
+            samples_seen += len(where)
+    mean = _finite_mean_loss(values)
     _unchanged(module, constant)
-    return Fitted(learned(module), plain(moved(carry, CPU)), mean, len(values), seen)
+    return Fitted(learned(module), plain(moved(carry, CPU)), mean, len(values), samples_seen)
 
 
-def _explain_single_sample(error: ValueError, batch: int, n: int, training: Training) -> None:
+def _raise_for_single_sample(error: ValueError, batch: int, n: int, training: Training) -> None:
     """Raise MethodError in place of batch normalisation's error for a batch of one sample."""
     if "more than 1 value per channel" in str(error) and batch == 1:
         raise MethodError(
@@ -93,7 +93,7 @@ def _explain_single_sample(error: ValueError, batch: int, n: int, training: Trai
         ) from error
 
 
-def _mean_of(losses: Sequence[Tensor]) -> float:
+def _finite_mean_loss(losses: Sequence[Tensor]) -> float:
     """Return the mean loss of the steps, 0 without steps; raises MethodError if it is not finite."""
     steps = len(losses)
     mean = float(torch.stack(list(losses)).double().sum()) / steps if steps else 0.0

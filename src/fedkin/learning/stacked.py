@@ -48,7 +48,7 @@ class NotStacked(MethodError):
 
 
 @dataclass(frozen=True, eq=False)
-class Member:
+class StackedFit:
     """One client's part in a stack; class_weights: the weight of a sample of each class."""
 
     params: Params
@@ -390,7 +390,7 @@ class _Batches:
     share: the weight of each sample in the mean over its batch, with class weights.
     """
 
-    def __init__(self, net: Net, training: Training, members: Sequence[Member], device: torch.device) -> None:
+    def __init__(self, net: Net, training: Training, members: Sequence[StackedFit], device: torch.device) -> None:
         self.members, self.dtype, self.seeds, batches = members, net.dtype, list[int](), list[Any]()
         for member in members:
             draw = np.random.default_rng(member.key)
@@ -410,13 +410,14 @@ class _Batches:
         self.mask = (torch.arange(rows.shape[2], device=device) < self.numbers[:, :, None]).to(net.dtype)
         self.even = self.mask / self.numbers.clamp(min=1)[:, :, None]
         self.weights = self._class_weights()
-        self.share = self.even if self.weights is None else self._shares(self.weights)
+        self.share = self.even if self.weights is None else self._normalised_weights(self.weights)
         x = members[0].samples.x
         assert isinstance(x, Tensor)
         # One buffer for all steps, which stays in the cache.
         self.block = x.new_empty(len(members) * rows.shape[2], *x.shape[1:])
 
-    def _shares(self, weights: Tensor) -> Tensor:
+    def _normalised_weights(self, weights: Tensor) -> Tensor:
+        """Weights scaled to sum to 1 in each batch; 0 stays 0."""
         weighted = self.mask * weights
         total = weighted.sum(2, keepdim=True)
         return weighted / torch.where(total > 0, total, 1.0)
@@ -456,7 +457,7 @@ def _padded(batches: Sequence[Sequence[Any]]) -> tuple[Any, Any]:
     return rows, counts
 
 
-def _check(chain: Chain, members: Sequence[Member]) -> None:
+def _check(chain: Chain, members: Sequence[StackedFit]) -> None:
     """Raise NotStacked unless each sample is a row of numbers, of the same kind at all members."""
     first = members[0].samples
     for member in members:
@@ -570,7 +571,7 @@ def _stacked(trees: Sequence[Tree]) -> Any:
 
 
 def fit_stacked(
-    net: Net, loss: Loss, training: Training, members: Sequence[Member], device: torch.device = CPU
+    net: Net, loss: Loss, training: Training, members: Sequence[StackedFit], device: torch.device = CPU
 ) -> list[Fitted]:
     """Train all members, whose samples are on `device`; results are on the CPU.
 
@@ -602,7 +603,7 @@ def _width(net: Net, loss: Loss) -> int:
 
 
 def _fit(
-    net: Net, chain: Chain, loss: Loss, training: Training, members: Sequence[Member], device: torch.device
+    net: Net, chain: Chain, loss: Loss, training: Training, members: Sequence[StackedFit], device: torch.device
 ) -> list[Fitted]:
     """Train the members of one stack, in which those with more steps come first."""
     batches = _Batches(net, training, members, device)

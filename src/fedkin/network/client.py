@@ -38,10 +38,10 @@ from fedkin.network.messages import (
     Failed,
     Order,
     Pointer,
+    ReleaseReport,
     Scored,
-    Spent,
     WireMessage,
-    Work,
+    WorkReport,
     encode,
     read,
     tree_of,
@@ -371,7 +371,7 @@ class NetworkClient(ServerConnection):
         if order.what == "scores":
             self.page.sent({"evaluate": ["scores"]})
         self.status.tell(epsilon={"": self.page.spent})
-        spent = Spent(**self.page.tree(self.site.states.get(self.id, {})))
+        spent = ReleaseReport(**self.page.tree(self.site.states.get(self.id, {})))
         return answer.model_copy(update={"spent": spent})
 
     def _ended(self) -> bool | None:
@@ -418,7 +418,7 @@ class NetworkClient(ServerConnection):
             answer = Answer(number=self.number, error=words)
         else:
             total = self.site.work
-            work = Work(samples=total.samples.get(self.id, 0), inferred=total.inferred, flops=float(total.flops))
+            work = WorkReport(samples=total.samples.get(self.id, 0), inferred=total.inferred, flops=float(total.flops))
             fields = {} if reply is None else {"reply": dict(reply)}
             answer = Answer(number=self.number, work=work, failed=self._failed(), **fields)
         self._save(order, answer)

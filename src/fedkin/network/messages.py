@@ -110,7 +110,7 @@ class Order(WireMessage):
     message: dict[str, Any] = Field(default_factory=dict)
 
 
-class Work(WireMessage):
+class WorkReport(WireMessage):
     """What a client has computed in this round: samples in training and in inference, floating-point operations."""
 
     samples: Count = 0
@@ -135,7 +135,7 @@ class Trained(WireMessage):
     noise: float = Field(gt=1e-6, lt=1e9)
 
 
-class Spent(WireMessage):
+class ReleaseReport(WireMessage):
     """What a client has released under `[privacy]`.
 
     signed: the share of a signature. open: fields sent without protection, by phase. trained: its private training.
@@ -176,6 +176,6 @@ class Answer(WireMessage):
     error: StrictStr | None = None
     reply: dict[str, Any] | None = None
     score: Scored | None = None
-    work: Work | None = None
+    work: WorkReport | None = None
     failed: Failed | None = None
-    spent: Spent | None = None
+    spent: ReleaseReport | None = None

@@ -457,7 +457,7 @@ class Registration:
 
     def _decide_members(self, hellos: Mapping[str, Hello]) -> dict[str, str]:
         """Set the members of the federation, or return the clients unlike most, and why they are refused."""
-        wrong = self._unlike_most(hellos)
+        wrong = self._adopt_majority(hellos)
         if not wrong:
             about = {name: hello.about for name, hello in hellos.items() if hello.about is not None}
             self.members = {name: Member(told={1: each}) for name, each in about.items()}
@@ -466,8 +466,12 @@ class Registration:
                 self._offer_terms(name)
         return wrong
 
-    def _unlike_most(self, hellos: Mapping[str, Hello]) -> dict[str, str]:
-        """Return the clients without the task and columns that most have, and why; the first clients break ties."""
+    def _adopt_majority(self, hellos: Mapping[str, Hello]) -> dict[str, str]:
+        """Adopt the task and columns that most clients have; return those that differ, and why.
+
+        The first clients break ties. If any client is returned, nothing is adopted; those with the task of most are
+        returned if the experiment cannot be run with it.
+        """
         tasks = {name: (repr(hello.agreement.task), hello.agreement.columns) for name, hello in hellos.items()}
         most = Counter(tasks.values()).most_common(1)[0][0]
         like = [name for name in hellos if tasks[name] == most]

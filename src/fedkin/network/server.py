@@ -22,7 +22,7 @@ from fedkin.flow import Message
 from fedkin.learning.metrics import LARGEST
 from fedkin.network.consent import largest_message
 from fedkin.network.link import LinkError, Missed
-from fedkin.network.messages import Answer, Order, Scored, Spent, encode, read, tree_of
+from fedkin.network.messages import Answer, Order, ReleaseReport, Scored, encode, read, tree_of
 from fedkin.network.registration import Registration
 from fedkin.network.status import StatusFile
 from fedkin.tasks import Task
@@ -45,7 +45,7 @@ class NetworkSite(Site):
         self.undone: list[int] = []
         self.last: dict[str, int] = {}
         # The releases under [privacy] that each client has reported; they never decrease.
-        self.spent: dict[str, Spent] = {}
+        self.spent: dict[str, ReleaseReport] = {}
         self.models_at: dict[str, str] = {}  # the hash of the model that each client keeps
         self.disconnected: set[str] = set()
         self.drifted: set[str] = set()  # clients that a test found to have drifted
@@ -133,7 +133,7 @@ class NetworkSite(Site):
         if (failed := answer.failed) is not None:
             self._fail(id, phase, Undelivered(Missing(failed.kind), escaped(failed.words, 300)), failed.injected)
         if self.setup.privacy.on:
-            self.spent[id] = _never_less(answer.spent or Spent(releases=0), self.spent.get(id))
+            self.spent[id] = _never_less(answer.spent or ReleaseReport(releases=0), self.spent.get(id))
         if answer.work is not None:
             self.work_of[id] = answer.work
             samples = {id: part.samples for id, part in self.work_of.items() if part.samples}
@@ -278,12 +278,12 @@ class NetworkEngine(Engine):
     def restore(self, state: Mapping[str, Any]) -> None:
         super().restore(state)
         self.site.undone, self.site.last = list(state["undone"]), dict(state["last"])
-        self.site.spent = {id: Spent.model_validate(one) for id, one in state.get("spent", {}).items()}
+        self.site.spent = {id: ReleaseReport.model_validate(one) for id, one in state.get("spent", {}).items()}
 
     def releases(self) -> dict[str, dict[str, Any]]:
         if not self.setup.privacy.on:
             return {}
-        none = Spent(releases=0)
+        none = ReleaseReport(releases=0)
         return {id: self.site.spent.get(id, none).model_dump() for id in self.all_clients.seen}
 
     def end(self) -> None:
@@ -292,7 +292,7 @@ class NetworkEngine(Engine):
         self.site.end()
 
 
-def _never_less(now: Spent, before: Spent | None) -> Spent:
+def _never_less(now: ReleaseReport, before: ReleaseReport | None) -> ReleaseReport:
     """Return the releases that a client reports, but never less than it reported before."""
     if before is None:
         return now
@@ -300,7 +300,7 @@ def _never_less(now: Spent, before: Spent | None) -> Spent:
     open = {phase: sorted({*now.open.get(phase, ()), *before.open.get(phase, ())}) for phase in sorted(phases)}
     most = max(now.releases, before.releases)
     trained = max((one.trained for one in (now, before) if one.trained), key=lambda one: one.steps, default=None)
-    return Spent(releases=most, signed=max(now.signed, before.signed), open=open, trained=trained)
+    return ReleaseReport(releases=most, signed=max(now.signed, before.signed), open=open, trained=trained)
 
 
 def score_of(scored: Scored, task: Task, further: int, most: int) -> Score:

@@ -74,12 +74,12 @@ def labels_of(runs: Sequence[Result]) -> list[str]:
     labels = list(names)
     for name in {name for (name, _), times in taken.items() if times > 1}:
         numbers = [number for number, other in enumerate(names) if other == name]
-        for number, place in zip(numbers, _places([runs[number] for number in numbers]), strict=True):
+        for number, place in zip(numbers, _distinguishing_folders([runs[number] for number in numbers]), strict=True):
             labels[number] = f"{name} ({place})"
     return labels
 
 
-def _places(runs: Sequence[Result]) -> list[str]:
+def _distinguishing_folders(runs: Sequence[Result]) -> list[str]:
     """The folders of runs of one method, below their common folder, as far as needed to distinguish them."""
     folders = [folder_of(run) for run in runs]
     # The parent folder distinguishes runs of several comparisons, unless it holds a seed twice.

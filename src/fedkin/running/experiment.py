@@ -512,7 +512,7 @@ def _sections(table: Mapping[str, Any], program_sections: Sequence[str]) -> dict
 
 def _checked(table: Mapping[str, Any], program_sections: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     """Return (the parts of an experiment by field, the errors); ignores the sections [methods.NAME]."""
-    wrong = _wrong_sections(table, program_sections)
+    wrong = _section_errors(table, program_sections)
     misspelt = [field for field in SECTIONS if field not in table and any(f"'{field}'" in one for one in wrong)]
     try:
         check_files_read(table.get("own", []))
@@ -529,7 +529,7 @@ def _checked(table: Mapping[str, Any], program_sections: Sequence[str]) -> tuple
     return parts, wrong
 
 
-def _wrong_sections(table: Mapping[str, Any], program_sections: Sequence[str]) -> list[str]:
+def _section_errors(table: Mapping[str, Any], program_sections: Sequence[str]) -> list[str]:
     wrong = [f"{name}: no such section; {nearest(name, SECTIONS)}" for name in table if name not in SECTIONS]
     given_twice = [name for name in program_sections if name in table]
     return wrong + [f"{name}: handed over by a program, so that no setting changes it" for name in given_twice]

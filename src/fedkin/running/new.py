@@ -57,7 +57,7 @@ def write_new(kind: str, name: str, folder: Path) -> tuple[Path, Path, str]:
         texts[folder / file] = Template(text).substitute(names)
     if existing := [path for path in texts if path.exists()]:
         raise ConfigError(f"new: {existing[0]} exists, and is not written over; choose another name or folder")
-    if reason := _taken(kind, name, module, part, list(texts.values())):
+    if reason := _why_name_is_taken(kind, name, module, part, list(texts.values())):
         raise ConfigError(f"new: {reason}; choose another name, such as my-{name}")
     folder.mkdir(parents=True, exist_ok=True)
     for path, text in texts.items():
@@ -74,7 +74,7 @@ def _imported_names(code: str, module: str) -> set[str]:
     return {one.asname or one.name for one in others}
 
 
-def _taken(kind: str, name: str, module: str, part: str, texts: list[str]) -> str:
+def _why_name_is_taken(kind: str, name: str, module: str, part: str, texts: list[str]) -> str:
     """Explain why this name is taken already, so that the file could not be used; empty if it is free."""
     if module in sys.stdlib_module_names or find_spec(module) is not None:
         return f"there is a Python module {module!r} already"

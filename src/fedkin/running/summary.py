@@ -62,7 +62,7 @@ def summary_of(
         "given": prior_knowledge(settings, run.network),
         "warnings": [
             *drifts_in(rounds),
-            *cautions(settings, setup.training.rounds, rounds, scores, all_clients.task.metric.name, run.precision),
+            *warnings_of(settings, setup.training.rounds, rounds, scores, all_clients.task.metric.name, run.precision),
         ],
         "events": events_in(rounds),
         "missing": missing_summary(records.rows["messages"]),
@@ -141,7 +141,7 @@ def _group_count(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def cautions(
+def warnings_of(
     method: Mapping[str, Any], rounds: int, lines: Sequence[Mapping[str, Any]], scores: Mapping[str, Score],
     metric: str, precision: str = "float32",
 ) -> list[str]:  # fmt: skip

@@ -17,7 +17,7 @@ from pydantic import PositiveInt, model_validator
 from fedkin.data.dataset import Dataset
 from fedkin.data.sources.base import locate
 from fedkin.data.sources.folder import as_bytes
-from fedkin.data.sources.tables import Rows, dataset_beside, dataset_of
+from fedkin.data.sources.tables import TableSettings, dataset_beside, dataset_of
 from fedkin.errors import DataError, imported, nearest
 from fedkin.federation import Scale
 from fedkin.federation.datasets import picture
@@ -27,7 +27,7 @@ from fedkin.untrusted import error_text
 _SPLIT, _WHOSE = "(split)", "(client)"  # names of added columns
 
 
-class Hub(Rows):
+class Hub(TableSettings):
     """A Hugging Face dataset: from a folder that `save_to_disk` wrote (path), or by its name on the Hub (hub).
 
     path: absolute, or below the data root, or else below the current folder. hub, config, revision: the dataset's name,

@@ -39,7 +39,7 @@ from fedkin.untrusted import error_text, escaped, most
 _LOG = logging.getLogger("fedkin")
 
 
-class Rows(Reading, Source):
+class TableSettings(Reading, Source):
     """Settings of a table; its column `tokens`, if set, has token ids, cut to `length` and filled up with `padding`."""
 
     client: str | None = None  # type: ignore[assignment]
@@ -52,7 +52,7 @@ class Rows(Reading, Source):
         return ids_of(rows, self.length, self.padding, where, str(self.tokens))
 
 
-class TableSource(Rows):
+class TableSource(TableSettings):
     """A table with one row per sample: one file with a column of clients, or a folder with one file for each client.
 
     path: absolute, or below the data root, or else below the current folder. target: the column to predict. client: the

@@ -14,7 +14,7 @@ from fedkin.engines.failures import words_of
 from fedkin.federation import Client
 from fedkin.learning.devices import CPU
 from fedkin.learning.net import Net
-from fedkin.learning.stacked import Member, fit_stacked, why_not
+from fedkin.learning.stacked import StackedFit, fit_stacked, why_not
 
 _WIDTH, _WIDTH_ON_A_GPU, _BYTES_ON_A_GPU = 64, 1024, 4 << 30
 
@@ -68,8 +68,8 @@ class Fast(OneByOne):
         """Do these jobs as one computation; if it fails, one by one, so that an error names its client."""
         first = stack[0]
         members = [
-            Member(job.params, self.modules.resident(samples_of(job, self.federation)), job.extras, job.carry, job.key,
-                   job.weights)
+            StackedFit(job.params, self.modules.resident(samples_of(job, self.federation)), job.extras, job.carry,
+                       job.key, job.weights)
             for job in stack
         ]  # fmt: skip
         try:
