@@ -50,11 +50,11 @@ class CoBo(OwnModels):
     def gradients(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Return the gradient of one batch at each point in the message, {other: {name: tensor}}."""
         rows = next(iter(client.training.batches(client.size, client.rng("gradients"))))
-        step = client.training.with_steps(1, whole=True)
+        lr, names = client.training.lr or 1.0, client.net.trainable
+        step = client.training.with_steps(1, whole=True).model_copy(update={"lr": lr})
         gradients = {}
         for other, params in sorted(message["points"].items()):
             moved = (yield from Fit(params, training=step, data=client.train.take(rows))).params
-            lr, names = client.training.lr, client.net.trainable
             gradients[other] = {name: (params[name] - moved[name]) / lr for name in names}
         return Message(gradients=gradients)
 
