@@ -305,6 +305,7 @@ def test_resume_knows_where_the_data_lay(experiment: Path, monkeypatch: pytest.M
     Path("elsewhere").mkdir()
     monkeypatch.chdir("elsewhere")
     said("run", "--resume", "../a")
+    assert Path("../a/summary.json").exists()
 
 
 def test_profile_accounts_for_the_whole_run(experiment: Path) -> None:

@@ -85,14 +85,14 @@ def of(id: str, phase: str, round: int, to_client: bool = False) -> Callable[[En
 def failing(patch: pytest.MonkeyPatch, how: str, id: str, phase: str, round: int) -> None:
     """Let this client's phase (a peer's round) raise: at once, or when it is resumed with its first answer."""
     if how == "at once":
-        real = LocalSite._crash
+        real = LocalSite._raise_if_crashed
 
         def begin(self: LocalSite, who: str, name: str) -> None:
             if (who, self.number, name) == (id, round, phase):
                 raise OSError("the disk of this client is gone")
             real(self, who, name)
 
-        patch.setattr(LocalSite, "_crash", begin)
+        patch.setattr(LocalSite, "_raise_if_crashed", begin)
         return
     resume = Running.resume
 

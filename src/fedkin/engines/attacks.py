@@ -156,7 +156,7 @@ class Attacks:
             federation.task.need_labels("run.adversaries", repr(attack.kind))
         if self.of("group-mean") and federation.planted is None:
             raise ConfigError("run.adversaries: 'group-mean' needs known groups of the clients, and these have none")
-        if (known := _declared_fields(method)) is None:
+        if (known := _declared_names(method)) is None:
             return
         for name in (name for attack in self.of(*FORGERS) for name in attack.fields):
             if name not in known:
@@ -164,8 +164,8 @@ class Attacks:
                 raise ConfigError(f"run.adversaries: {what}")
 
 
-def _declared_fields(method: AnyMethod) -> set[str] | None:
-    """Return the fields of all messages; None if a phase declares none."""
+def _declared_names(method: AnyMethod) -> set[str] | None:
+    """Return the names of the fields of all messages; None if a phase declares no fields."""
     known = set[str]()
     for phase in method.phases() if isinstance(method, ServerMethod) else list(method.shares):
         if (sets := method.declared(phase)) is None:

@@ -31,13 +31,13 @@ def with_method_location(error: Exception, method: object) -> Exception:
     explained = isinstance(error, FedkinError)
     if explained and not isinstance(error, (MethodError, GraphError)):
         return error
-    file, line = _last_line((error.__cause__ if explained and error.__cause__ else error), method, explained)
+    file, line = _last_line(error.__cause__ if explained and error.__cause__ else error, method, explained)
     if not file or file in str(error):
         return error
     place = f"{file}, line {line}: "
     if explained:
         return type(error)(f"{place}{error}")
-    return MethodError(f"{place}{_said(error)}")
+    return MethodError(f"{place}{_explanation(error)}")
 
 
 @contextmanager
@@ -52,7 +52,7 @@ def method_errors(method: object) -> Iterator[None]:
         raise explained from error.__cause__ or error
 
 
-def _said(error: Exception) -> str:
+def _explanation(error: Exception) -> str:
     """The error in a line, with the remedy for two frequent mistakes: a request without answer, and state in `self`."""
     if isinstance(error, NoField):
         return error_text(error)

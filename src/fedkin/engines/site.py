@@ -314,7 +314,7 @@ class LocalSite(Site):
     def flow(self, id: str, name: str, message: Message) -> Running:
         """Return the flow of a client's phase before its first step; raises MethodError for unknown phases."""
         method = self.method()
-        self._crash(id, name)
+        self._raise_if_crashed(id, name)
         if name not in method.phases():
             raise MethodError(f"method {method.name!r} declares no phase {name!r}")
         if self.setup.privacy.on:
@@ -326,7 +326,8 @@ class LocalSite(Site):
         check_yields(method, name, flow)
         return Running(id, name, view, flow, message)
 
-    def _crash(self, id: str, name: str) -> None:
+    def _raise_if_crashed(self, id: str, name: str) -> None:
+        """Raise Crashed if `faults.crash` lets this client crash in this phase."""
         if self.setup.faults.crashes(self.setup.seed, id, self.number, name):
             raise Crashed("crashed, as faults.crash has it")
 
@@ -531,7 +532,7 @@ class LocalSite(Site):
         """Return the flow of a peer's round; the first call starts it."""
         if id not in self.peer_flows:
             method = self.method()
-            self._crash(id, "round")
+            self._raise_if_crashed(id, "round")
             view = self._view_for_flow(id, self.neighbours.get(id, ()))
             self._seal(view)
             flow = method.round(view)
