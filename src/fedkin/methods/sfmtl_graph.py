@@ -1,11 +1,11 @@
 """SFMTL-Graph: heads and class anchors travel; the server finds communities of clients and mixes heads inside them.
 
 A. Elbakary, C. Ben Issaid, M. Bennis. Learning to collaborate over graphs: a selective federated multi-task learning
-approach. 2025. Equation numbers are the paper's; `docs/methods/sfmtl-graph.md` says where paper, released code and this
-file differ.
+approach. 2025. Equation numbers are the paper's, whose phi is `head` and h `anchor`; `docs/methods/sfmtl-graph.md` says
+where paper, released code and this file differ.
 
     client   min f_k + lambda g_k,  g_k = mean of |z - anchor of its class|^2                              (5, 6)
-    server   a_kl = max(0, alpha Sim_head + (1 - alpha) Sim_anchor)                                        (7-10)
+    server   a_kl = max(0, alpha Sim_head + (1 - alpha) Sim_repr)                                          (7-10)
              communities: Louvain on a                                                                     (12)
              anchor <- mean of the community's, weighted by n_k                                            (14)
              head_k <- head_k - lambda tau sum over the community of a_kl (head_k - head_l)                (15)
@@ -258,7 +258,7 @@ class SfmtlGraph(SigningMethod):
 
 
 def similarity(server: ServerView, replies: Sequence[Message], settings: GraphSettings, alpha: float) -> Array:
-    """Similarity [n, n] of the clients that sent these replies: alpha Sim_head (8) + (1 - alpha) Sim_anchor (10)."""
+    """Similarity [n, n] of the clients that sent these replies: alpha Sim_head (8) + (1 - alpha) Sim_repr (10)."""
     if settings.similarity not in _OWN:
         vectors = [torch.cat([t.flatten() for _, t in sorted(reply["head"].items())]) for reply in replies]
         return graph.similarity_stage(settings.similarity)(as_points(vectors))

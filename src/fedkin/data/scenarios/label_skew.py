@@ -305,7 +305,7 @@ class QuantitySkew(Scenario):
 
 # -- groups of clients that own the same few classes --------------------------------------------------------------
 
-# The sets of digits in the FLT paper; used for other data sets of ten classes too.
+# The sets of digits in FLT's released code (the paper has others as examples); used for all data sets of ten classes.
 CLASSES = {
     "disjoint": ((3, 5), (7, 9), (2, 6), (0, 1), (4, 8)),
     "ring": ((3, 5, 7), (6, 7, 9), (0, 2, 6), (0, 1, 8), (4, 5, 8)),
@@ -371,7 +371,7 @@ class Mapl(Scenario):
     `test_per_class` test samples of each; no sample goes to two clients. Raises ConfigError for too few samples.
 
     With ten classes and the paper's 20 clients: scenario 1 is the default (0-4 | 5-9, 300 of each class), 2 has
-    shared = 4 (0-6 | 3-9), 3 has per_class = [100, 300], 4 has both.
+    shared = 4 (0-6 | 3-9; the paper's Figure 6 has 0-5 | 4-9), 3 has per_class = [100, 300], 4 has both.
 
     >>> from fedkin.data import federate
     >>> fed = federate("digits", Mapl(clients=4, shared=4, per_class=(10, 30), test_per_class=5), seed=0)
