@@ -329,7 +329,6 @@ def test_peers_have_no_server_that_waits() -> None:
 
 
 all_cases = by_pattern(CASES)
-VARIANTS = [pytest.param(name, marks=pytest.mark.slow) for name in CASES if name not in NET_METHODS]
 
 
 def like_absent(name: str, phase: str, kind: str) -> None:
@@ -387,7 +386,7 @@ def test_honest_clients_are_never_refused(name: str) -> None:
         assert type(CASES[name]).declared(asked) is not None, f"{asked}: declare what it sends"
 
 
-@pytest.mark.parametrize("name", [*PATTERNS, *VARIANTS])
+@pytest.mark.parametrize("name", all_cases)
 @pytest.mark.parametrize("turn", range(3))
 def test_garbage_is_refused_and_its_sender_absent(name: str, turn: int) -> None:
     """Each phase with three kinds of garbage; all kinds come up over the phases of all methods."""
@@ -397,9 +396,9 @@ def test_garbage_is_refused_and_its_sender_absent(name: str, turn: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NET_METHODS)
+@pytest.mark.parametrize("name", PATTERNS)
 @pytest.mark.parametrize("kind", GARBAGE)
-def test_all_garbage_in_every_phase_of_every_method(name: str, kind: str) -> None:
+def test_all_kinds_of_garbage_in_every_phase_of_each_pattern(name: str, kind: str) -> None:
     for asked in phases(name):
         like_absent(name, asked, kind)
 
