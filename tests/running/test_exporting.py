@@ -301,7 +301,7 @@ def test_nothing_is_written_over_and_names_must_fit(tmp_path: Path) -> None:
 def test_without_onnx_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     models = wards("days")
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(ConfigError, match=r"--to onnx needs onnx.*: pip install 'fedkin\[onnx\]'"):
+    with pytest.raises(ConfigError, match=r"^to = 'onnx' needs onnx.*: pip install 'fedkin\[onnx\]'"):
         export_model(models, "north", "onnx", tmp_path / "x.onnx")
 
 
@@ -326,7 +326,7 @@ def test_onnx_gives_the_same_predictions(tmp_path: Path) -> None:
     # A stable sort has no form in ONNX.
     fedkin.run("knn-per", fed, rounds=1, training=PLAN, out=tmp_path / "voting")
     models = fedkin.load(tmp_path / "voting")
-    with pytest.raises(ConfigError, match=r"ONNX has no form of this model \(.*sort.*\); use --to torch"):
+    with pytest.raises(ConfigError, match=r"ONNX has no form of this model \(.*sort.*\); export it to torch"):
         export_model(models, "c00", "onnx", tmp_path / "voting.onnx")
     path, *_ = export_model(models, "c00", "torch", tmp_path / "voting.pt2")
     np.testing.assert_allclose(beside(path).outputs(x.numpy()), models.probabilities(x, "c00"), atol=1e-5)

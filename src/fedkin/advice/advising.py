@@ -238,7 +238,7 @@ def _claim(folder: Path, identity: dict[str, Any]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         write_json(path, identity)
     elif read_json(path) != identity:
-        raise RunError(f"{folder}: holds an advice on other data or with other settings; take another --out")
+        raise RunError(f"{folder}: holds an advice on other data or with other settings; name another folder")
 
 
 def _identity(work: Work, plan: Plan) -> dict[str, Any]:
@@ -388,7 +388,7 @@ class Budget:
         self, minutes: float, clock: Callable[[], float] = time.perf_counter, begun: float | None = None
     ) -> None:
         if not minutes > 0:
-            raise ConfigError(f"--budget: expected minutes above 0, got {minutes:g}")
+            raise ConfigError(f"budget: expected minutes above 0, got {minutes:g}")
         self.minutes, self._clock = minutes, clock
         self._begun = self._mark = clock() if begun is None else begun
         self._after = 0.0
@@ -470,7 +470,7 @@ def without_column(experiment: Experiment, together: str | None, data_root: Path
         return experiment
     names = data.rows(data_root)[0].column_names
     if together not in names:
-        raise ConfigError(f"--together: no column {together!r}; {nearest(together, names)}")
+        raise ConfigError(f"together: no column {together!r}; {nearest(together, names)}")
     return experiment.with_changes(**{"data.leave_out": [*data.leave_out, together]})
 
 
@@ -484,7 +484,7 @@ def rows_of(
     source = experiment.data
     if not isinstance(source, TableSource) or experiment.scenario.name != "natural":
         if together is not None:
-            raise ConfigError("--together: only for tables whose rows are the clients' own (scenario natural)")
+            raise ConfigError("together: only for tables whose rows are the clients' own (scenario natural)")
         return {}
     if together is None and source.time is None:
         return {}

@@ -13,7 +13,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor, nn
 
-from fedkin.errors import ConfigError, DataError, RunError, first_few, nearest
+from fedkin.errors import IN_PYTHON, ConfigError, DataError, RunError, first_few, nearest
 from fedkin.federation.arrays import is_finite
 from fedkin.federation.inputs import CODES, map_arrays, parts
 from fedkin.federation.samples import prepared
@@ -76,7 +76,9 @@ class Loaded(Mapping[str, nn.Module]):
                 )
             if runs := sorted(path.parent.name for path in folder.glob("*/summary.json")):
                 raise RunError(f"{folder} holds several runs; name one of them, such as {folder / runs[0]}")
-            raise RunError(f"{folder}: no summary.json, so this is no finished run; --resume {folder} goes on with it")
+            raise RunError(
+                f"{folder}: no summary.json, so this is no finished run; --resume {folder}{IN_PYTHON} goes on with it"
+            )
         self.folder, self.stored = folder, StoredModels(folder)
         self.index = self.stored.index
         self.task, self.encoding, self.target = self.index.task, self.index.encoding, self.index.target

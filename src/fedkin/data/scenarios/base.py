@@ -152,7 +152,9 @@ def groups_of(federation: Federation) -> list[str]:
     groups = sorted({client.group for client in federation.values() if client.group is not None})
     if len(groups) < 2:
         has = f"{federation.name} has {'one group' if groups else 'no groups'} of clients"
-        raise ConfigError(f"--leave-out each: {has}; it takes two or more, such as the domains of a folder of images")
+        raise ConfigError(
+            f"{has}: to leave each out, two or more are needed, such as the domains of a folder of images"
+        )
     return groups
 
 
