@@ -288,7 +288,7 @@ def test_errors_name_arguments_and_not_options_of_the_command() -> None:
     for grid, words in (({}, "grid: at least one"), ({"method.mu": [-1.0]}, r"grid for fedprox: method\.mu")):
         with pytest.raises(ConfigError, match=f"^{words}"):
             fedkin.sweep(small_federation(), "fedprox", grid)
-    with pytest.raises(ConfigError, match="^changes: 'lr' is a value"):
+    with pytest.raises(ConfigError, match=r"^changes: 'lr' is a value"):
         fedkin.compare(Experiment.of(TABLE), "local", changes={"training.lr.x": 1})
 
 

@@ -19,7 +19,18 @@ from fedkin.advice.choice import LEVEL, Judged, Marks, Trials, enough_for_verdic
 from fedkin.advice.partners import MOST, PartnerValues, coalitions_of, worth_of
 from fedkin.advice.partners import shapes_of as coalition_shapes
 from fedkin.advice.result import Advice, OfClient
-from fedkin.advice.work import LATEST, Bench, Folds, Outputs, Rows, Work, folds_of, method_of, trained, tried_strengths
+from fedkin.advice.work import (
+    LATEST,
+    Bench,
+    Folds,
+    Outputs,
+    RowFacts,
+    Work,
+    folds_of,
+    method_of,
+    trained,
+    tried_strengths,
+)  # fmt: skip
 from fedkin.analysis.paired import Difference, Outcomes, difference
 from fedkin.data.sources.tables import TableSource
 from fedkin.errors import ConfigError, DataError, RunError, nearest
@@ -59,7 +70,7 @@ def advise(
     bench: Bench,
     plan: Plan | None = None,
     *,
-    rows: Mapping[str, Rows] | None = None,
+    rows: Mapping[str, RowFacts] | None = None,
     folder: Path | None = None,
     progress: Progress = lambda step, done, total: None,
     goes_on: Callable[[int], bool] = lambda rate: True,
@@ -185,7 +196,7 @@ class _Judgeable:
         return Federation(clients, federation.task, federation.name)
 
 
-def _judgeable(federation: Federation, plan: Plan, seed: int, rows: Mapping[str, Rows]) -> _Judgeable:
+def _judgeable(federation: Federation, plan: Plan, seed: int, rows: Mapping[str, RowFacts]) -> _Judgeable:
     ids, folds, unknown = dict[str, str](), dict[str, Folds](), dict[str, str]()
     for id in federation.seen:
         client = federation[id]
@@ -476,7 +487,7 @@ def without_column(experiment: Experiment, together: str | None, data_root: Path
 
 def rows_of(
     experiment: Experiment, federation: Federation, data_root: Path, together: str | None = None
-) -> Mapping[str, Rows]:
+) -> Mapping[str, RowFacts]:
     """Facts about each client's training samples: which have the same value in column `together`, and their times.
 
     Raises ConfigError if the data are no table of the clients' own rows.
@@ -495,7 +506,7 @@ def rows_of(
     }
 
 
-def _rows_of_table(source: TableSource, data_root: Path, together: str | None) -> Rows:
+def _rows_of_table(source: TableSource, data_root: Path, together: str | None) -> RowFacts:
     """Facts about all training rows of a table."""
     table, owner = source.table(data_root)
     plain = table if source.tokens is None else table.drop_columns([source.tokens])
@@ -506,7 +517,7 @@ def _rows_of_table(source: TableSource, data_root: Path, together: str | None) -
         unit = np.unique(np.array(values), return_inverse=True)[1].reshape(-1)
     if source.time is not None:
         when = numbers(table, source.time)
-    return Rows(unit, when).take(train)
+    return RowFacts(unit, when).take(train)
 
 
 ADVICE, RECOMMENDED = "advice.json", "recommended.toml"
