@@ -113,7 +113,7 @@ def advise(
     if len(judgeable.ids) <= min(partners, MOST):
         worth = _partner_values(work, judgeable.ids, rate, plan.folds, shape, folder, progress)
     strength = [SHARED, *strengths][model]
-    advice = _advice(federation, bench, judgeable, judged, shape, strength, work.rates, rate, progress)
+    advice = _advice(federation, work, judgeable, judged, shape, strength, rate, progress)
     left_out = _left_out(plan, bench.training.rounds, rounds)
     return replace(advice, folds=plan.folds, missing=tuple(missing), left_out=left_out, worth=worth)
 
@@ -333,16 +333,16 @@ def _trials(
 
 
 def _advice(
-    federation: Federation, bench: Bench, judgeable: _Judgeable, judged: Judged, shape: Shape, strength: Strength,
-    rates: Sequence[float], rate_index: int, progress: Progress,
+    federation: Federation, work: Work, judgeable: _Judgeable, judged: Judged, shape: Shape, strength: Strength,
+    rate_index: int, progress: Progress,
 ) -> Advice:  # fmt: skip
     """Train the final models, judge them on test samples, and return the advice.
 
-    rate_index: of the shape's rate in `rates`.
+    rate_index: of the shape's rate in `work.rates`.
     """
     shape, judged = shape.renamed(judgeable.ids), judged.renamed(judgeable.ids)
     gains, takes = judged.gains, judged.takes
-    rate, local_rate = rates[rate_index], rates[judged.local_option]
+    bench, rate, local_rate = work.bench, work.rates[rate_index], work.rates[judged.local_option]
     # Do not train a model that no member of its group should use.
     used = shape.trained_for(takes)
     keep = [id for id in sorted(gains.keys() - takes) if used.partners(id)]
@@ -374,7 +374,7 @@ def _advice(
     return Advice(
         name=federation.name, task=task, clients=clients, candidate=judged.candidate if takes else "local",
         judged=judged.candidate, shape=used, differs=shape.differs, method=method, rate=rate, own_rate=local_rate,
-        rates=tuple(rates), stable=judged.stable, alone=alone.models, shared=shared.models, net=net,
+        rates=tuple(work.rates), stable=judged.stable, alone=alone.models, shared=shared.models, net=net,
         models={**alone.models, **{id: shared.models[id] for id in takes}},
     )  # fmt: skip
 
