@@ -67,7 +67,8 @@ def test_methods_that_send_models_alone_spend_the_stated_epsilon(name: str) -> N
 
 @pytest.mark.parametrize("unit", ["local_steps", "local_epochs"])
 def test_fedrep_with_one_step_for_each_part_spends_the_stated_epsilon(unit: str) -> None:
-    engine = LocalEngine(private(FedRep(), **{"local_steps": None, "local_epochs": None, unit: 1}))
+    local: dict[str, Any] = {"local_steps": None, "local_epochs": None, unit: 1}
+    engine = LocalEngine(private(FedRep(), **local))
     trained_models(engine)
     assert not [row for row in engine.log.traffic if row.missing]
     for one in engine.releases().values():
