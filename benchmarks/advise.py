@@ -28,7 +28,7 @@ import pyarrow as pa
 import torch
 from pyarrow.csv import write_csv
 
-from fedkin.advice import Advice, Bench, Plan, Rows, advise
+from fedkin.advice import Advice, Bench, Plan, RowFacts, advise
 from fedkin.advice.advising import recommend
 from fedkin.cli.commands import app as command
 from fedkin.federation import Client, Federation, Samples, Task
@@ -142,7 +142,7 @@ def one(seed: int, kind: str = "risk", keep: Path | None = None) -> dict[str, An
     begun = time.process_time()
     federation, made = hospitals(seed, "regression" if kind == "regression" else "risk")
     # Samples do not change with time: this tests how holding out the latest ones affects the intervals.
-    late = {id: Rows(when=np.arange(client.size, dtype=float)) for id, client in federation.items()}
+    late = {id: RowFacts(when=np.arange(client.size, dtype=float)) for id, client in federation.items()}
     rows = late if kind == "time" else None
     found = advise(federation, Bench(BENCH.model, BENCH.training, BENCH.run, seed), PLAN, rows=rows, folder=keep)
     spent = time.process_time() - begun

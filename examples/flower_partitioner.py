@@ -16,10 +16,11 @@ import numpy as np
 from pydantic import Field
 
 from fedkin.data.dataset import Dataset, Split
-from fedkin.data.scenarios.base import Rows, Scenario
+from fedkin.data.scenarios.base import Scenario
 from fedkin.data.scenarios.dealing import tests_like
 from fedkin.errors import ConfigError, nearest
 from fedkin.federation import Federation
+from fedkin.federation.arrays import Ints
 from fedkin.keys import rng
 from fedkin.settings import choose
 from fedkin.untrusted import error_text
@@ -63,7 +64,7 @@ class Partitioned(Scenario):
             )
         return self.assembled(dataset, seed, train, test)
 
-    def _parts(self, dataset: Dataset, split: Split, seed: int) -> list[Rows]:
+    def _parts(self, dataset: Dataset, split: Split, seed: int) -> list[Ints]:
         """The rows of each partition of a split, in the partitioner's order."""
         part, partitioner = dataset.part(split), self._made(seed)
         order = rng(seed, self.name, split, "order").permutation(len(part))

@@ -162,6 +162,7 @@ def test_a_sweep_on_a_federation(tmp_path: Path) -> None:
         ({"methods": ["local"], "seeds": "4-0"}, "seeds 4-0: expected the smaller number first"),
         ({"methods": ["local"], "seeds": None}, "or a text such as '0-4', got None"),
         ({"methods": ["local"], "seeds": []}, "seeds: at least one is needed"),
+        ({"methods": ["local"], "seeds": [0, 0]}, "seeds: at least one is needed, and none twice"),
         ({"methods": ["local"], "seeds": [0, True]}, "or a text such as '0-4', got True"),
         ({"methods": ["local"], "seeds": 0.5}, "or a text such as '0-4', got 0.5"),
         ({"methods": ["local"], "seeds": np.array([0, -1])}, "or a text such as '0-4', got "),
@@ -170,8 +171,9 @@ def test_a_sweep_on_a_federation(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_compared_is_said_before_anything_runs(arguments: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConfigError, match=words) as refused:
         fedkin.compare(small_federation(), **arguments)
+    assert "--" not in str(refused.value)
 
 
 class Choosy(FedAvg):
@@ -276,9 +278,18 @@ class Nameless(fedkin.ServerMethod):
     ],
 )
 def test_methods_that_cannot_be_used_are_refused(on: Any, methods: Any, words: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConfigError, match=words) as refused:
         fedkin.compare(on, methods, controls=True, out=tmp_path / "c")
+    assert "--" not in str(refused.value)
     assert not list(tmp_path.iterdir())
+
+
+def test_errors_name_arguments_and_not_options_of_the_command() -> None:
+    for grid, words in (({}, "grid: at least one"), ({"method.mu": [-1.0]}, r"grid for fedprox: method\.mu")):
+        with pytest.raises(ConfigError, match=f"^{words}"):
+            fedkin.sweep(small_federation(), "fedprox", grid)
+    with pytest.raises(ConfigError, match=r"^changes: 'lr' is a value"):
+        fedkin.compare(Experiment.of(TABLE), "local", changes={"training.lr.x": 1})
 
 
 def test_seeds_may_be_whole_numbers_of_any_kind() -> None:

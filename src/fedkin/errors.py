@@ -22,6 +22,8 @@ __all__ = [
     "first_few", "imported", "nearest",
 ]  # fmt: skip
 
+IN_PYTHON = " (in Python the same call with out=)"  # what --resume is there
+
 
 class FedkinError(Exception):
     """Base of all errors that a user can act on; the command line prints its text and exits with 2."""

@@ -15,7 +15,7 @@ import fedkin.advice.work as work
 from advised import BENCH, LONER, QUICK, A, advised, federation, hospitals
 from fedkin.advice import Advice, Plan, advise
 from fedkin.advice.advising import _judgeable, without_column
-from fedkin.advice.work import Rows
+from fedkin.advice.work import RowFacts
 from fedkin.errors import ConfigError, DataError, RunError
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.running.api import run
@@ -56,7 +56,7 @@ def test_no_verdict_on_a_client_with_two_events(found: Advice) -> None:
 
 
 def test_with_times_it_says_which_events_were_counted(made: Federation) -> None:
-    rows = {id: Rows(when=np.arange(made[id].size, dtype=float)) for id in made}
+    rows = {id: RowFacts(when=np.arange(made[id].size, dtype=float)) for id in made}
     judgeable = _judgeable(made, Plan(), 0, rows)
     assert "hal" not in judgeable.ids.values()
     assert re.fullmatch(r"[012] events? in the latest 25% of its rows", judgeable.unknown["hal"])
@@ -82,7 +82,7 @@ def test_test_samples_change_nothing_but_the_test_figures(made: Federation, foun
 @pytest.mark.slow
 def test_one_client_is_refused_before_its_samples_are_read(made: Federation) -> None:
     one = Federation([next(iter(made.values()))], made.task)
-    rows = {id: Rows(together=np.arange(1)) for id in one}
+    rows = {id: RowFacts(together=np.arange(1)) for id in one}
     with pytest.raises(DataError, match="advice compares clients, and here is only"):
         advise(one, BENCH, QUICK, rows=rows)
 
@@ -207,7 +207,7 @@ def test_without_enough_events_there_is_no_advice() -> None:
 def test_a_client_without_advice_lacks_samples_or_units_and_one_client_is_named() -> None:
     one, two = federation({"a": (A, 90), "b": (A, 1)}), federation({"a": (A, 90), "b": (A, 60)})
     assert re.fullmatch(r"[01] (non-)?events?", _judgeable(one, Plan(folds=3), 0, {}).unknown["b"])
-    rows = {"b": Rows(np.zeros(60, np.int64))}
+    rows = {"b": RowFacts(np.zeros(60, np.int64))}
     assert _judgeable(two, Plan(folds=3), 0, rows).unknown == {"b": "too few groups of rows that belong together"}
     with pytest.raises(DataError, match="here is only a; expected at least 2"):
         advised(federation({"a": (A, 90)}))

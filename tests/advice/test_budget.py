@@ -138,7 +138,7 @@ def test_a_smaller_plan_is_told_in_full() -> None:
 
 def test_what_cannot_be_planned_is_refused(machine: Machine) -> None:
     for minutes in (0.0, -1.0, float("nan")):
-        with pytest.raises(ConfigError, match="--budget: expected minutes above 0"):
+        with pytest.raises(ConfigError, match=r"^budget: expected minutes above 0"):
             Budget(minutes)
     late = [replace(client, joins=2) if id == "c1" else client for id, client in TOWN.items()]
     with pytest.raises(ConfigError, match="client 'c1' joins later"):

@@ -25,7 +25,7 @@ from fedkin.advice.choice import (
     outcomes_of,
     shrunk,
 )
-from fedkin.advice.work import Rows, folds_of
+from fedkin.advice.work import RowFacts, folds_of
 from fedkin.analysis.paired import Outcomes, difference
 from fedkin.federation import Samples, Task
 from fedkin.learning.metrics import roc_auc
@@ -136,7 +136,7 @@ def test_coefficients_of_a_separable_client_are_finite() -> None:
 def test_the_page_states_the_factors_of_the_code() -> None:
     page = " ".join((Path(__file__).parents[2] / "docs/advise.md").read_text(encoding="utf-8").split())
     samples = Samples(torch.zeros(40, 3), torch.arange(40) % 2)
-    dealt, late = (folds_of(samples, RISK, 5, "a", 0, rows) for rows in (None, Rows(when=np.arange(40.0))))
+    dealt, late = (folds_of(samples, RISK, 5, "a", 0, rows) for rows in (None, RowFacts(when=np.arange(40.0))))
     assert dealt.share == 4 / 5
     assert late.share == 3 / 4
     said = [

@@ -117,8 +117,8 @@ def test_who_should_train_alone_gets_an_experiment_without_groups(tmp_path: Path
     [
         (["--client", "hospital"], "--target: name the column to predict"),
         (["--target", "died", "--client", "hospital", "--together", "patiend"],
-         "--together: no column 'patiend'; did you mean 'patient'"),
-        (["--target", "died", "--client", "hospital", "--budget", "0"], "--budget: expected minutes above 0"),
+         "together: no column 'patiend'; did you mean 'patient'"),
+        (["--target", "died", "--client", "hospital", "--budget", "0"], "budget: expected minutes above 0"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_advised_on_is_said(table: Path, tmp_path: Path, more: list[str], said: str) -> None:

@@ -87,9 +87,9 @@ def test_a_method_whose_candidates_all_fail_does_not_cost_the_others_theirs(
         *(
             (
                 ["tune", "small.toml", "--methods", "local,fedprox", option, "fedavg:training.lr=1"],
-                f"{option} fedavg:training.lr: method 'fedavg' does not run here; known: fedprox, local",
+                f"{where} fedavg:training.lr: method 'fedavg' does not run here; known: fedprox, local",
             )
-            for option in ("--grid", "--try")
+            for option, where in (("--grid", "grid"), ("--try", "--try"))
         ),
         (
             ["tune", "small.toml", "--methods", "local", "--try", "fedprox:training.lr=0.1"],

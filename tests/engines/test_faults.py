@@ -308,7 +308,8 @@ def test_the_least_is_a_number_or_a_share(least: float, skipped: bool) -> None:
 def test_a_run_that_stops_for_too_few_replies_can_be_resumed(tmp_path: Path) -> None:
     changes = {"faults.dropout": 0.5, "run.min_replies": 0.5, "run.checkpoint_every": 10}
     stops = Experiment.of(TABLE).with_changes(**changes, **{"run.on_missing": "stop"})
-    with pytest.raises(TooFew, match=r"round \d, phase '\w+': . of 4 clients .*; go on with --resume .*run$") as told:
+    words = r"round \d, phase '\w+': . of 4 clients .*; go on with --resume .*run \(in Python .* out=\)$"
+    with pytest.raises(TooFew, match=words) as told:
         run_experiment(stops, Path(), tmp_path / "run")
     assert isinstance(told.value, RunError)
     stopped = int(str(told.value)[6])

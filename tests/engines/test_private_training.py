@@ -22,6 +22,7 @@ from fedkin.methods.dfedavgm import DFedAvgM
 from fedkin.methods.ditto import Ditto
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.fedclassavg import FedClassAvg
+from fedkin.methods.fedrep import FedRep
 from fedkin.methods.flt_same import FltSame
 from fedkin.methods.given import Given
 from fedkin.methods.kin import Kin
@@ -62,6 +63,17 @@ def test_methods_that_send_models_alone_spend_the_stated_epsilon(name: str) -> N
         assert one["trained"]["fits"] == 3 * CASES[name].fits
         assert PRIVATE.spent(one) == pytest.approx(4.0, rel=1e-4)
         assert {field for fields in one["open"].values() for field in fields} <= {"n", "steps", "degree"}
+
+
+@pytest.mark.parametrize("unit", ["local_steps", "local_epochs"])
+def test_fedrep_with_one_step_for_each_part_spends_the_stated_epsilon(unit: str) -> None:
+    local: dict[str, Any] = {"local_steps": None, "local_epochs": None, unit: 1}
+    engine = LocalEngine(private(FedRep(), **local))
+    trained_models(engine)
+    assert not [row for row in engine.log.traffic if row.missing]
+    for one in engine.releases().values():
+        assert one["trained"]["fits"] == 6
+        assert PRIVATE.spent(one) == pytest.approx(4.0, rel=1e-4)
 
 
 @pytest.mark.slow

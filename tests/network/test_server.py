@@ -8,13 +8,18 @@ from typing import Any
 
 import pytest
 
+from fedkin import methods
 from fedkin.engines import LocalEngine, Score
 from fedkin.errors import MethodError
+from fedkin.flow import ClientFlow, Message, phase
+from fedkin.forms import COUNT, NET
+from fedkin.methods.fedavg import FedAvg
 from fedkin.network.messages import Scored
 from fedkin.network.server import score_of
 from fedkin.network.status import FILE, read_status
 from fedkin.report.collect import collect
 from fedkin.tasks import Task
+from fedkin.views import ClientView
 from network.federations import (
     Ending,
     Killed,
@@ -153,6 +158,34 @@ def test_a_client_that_is_gone_is_missing_and_the_others_are_as_with_that_dropou
     assert reasons[0] == "gone: the connection is lost"
     assert set(reasons[1:]) == {"gone: not connected"}
     assert result.summary["missing"]["kinds"] == {"gone": len(reasons)}
+
+
+class TalksToo(FedAvg):
+    """A user's FedAvg in which one client sends a field that is not declared."""
+
+    name = "talks-too"
+
+    @phase(params=NET, n=COUNT)
+    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
+        reply = yield from super().train(client, message)
+        return Message(**reply, more=1) if client.id == "c01" else reply
+
+
+@pytest.mark.parametrize("errors", ["missing", "stop"])
+def test_what_is_not_declared_is_refused_as_in_the_simulation(
+    errors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(methods.METHODS, TalksToo.name, TalksToo)
+    plan = experiment(TalksToo.name, clients=3, rounds=2, run={"errors": errors})
+    results = simulated(plan, tmp_path / "here"), federated(plan, plan.federation(Path()), tmp_path)[0]
+    missing = [[(*row[:4], *row[6:]) for row in result.messages if row[6]] for result in results]
+    assert (
+        missing[0] == missing[1] == [(r, "c01", "server", "train", "refused", "more is not declared") for r in (1, 2)]
+    )
+    # Over a network the message is not sent, and costs no bytes.
+    sent = {"bytes": 0, "floats": 0, "messages": 0}
+    here, there = ([row | sent for row in result.rounds] for result in results)
+    assert here == there
 
 
 def test_after_a_deadline_it_begins_with_those_who_came(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 import fedkin
 from fedkin.cli import app
 from fedkin.data.sources.tables import Csv
-from fedkin.errors import ConfigError
+from fedkin.errors import ConfigError, DataError
 from fedkin.federation import Federation
 from fedkin.federation.table_encoding import Encoding, as_table, profile
 from fedkin.running import exported
@@ -157,6 +157,23 @@ def test_a_dict_of_token_ids_and_numbers_goes_in(tmp_path: Path) -> None:
     path, *_ = export_model(models, "a", "torch", tmp_path / "a.pt2")
     x = {"ids": rng.integers(0, 9, (3, 5)), "age": rng.normal(size=(3, 2)).astype(np.float32)}
     assert beside(path).predict(x).tolist() == models.predict(x, "a").tolist()
+    # Codes outside of the embedding, in the second batch too.
+    for code, wanted in ((57, "0 to 8"), (9, "0 to 8"), (-1, "0 on")):
+        ids = np.zeros((1500, 5), np.int64)
+        ids[1200, 3] = code
+        odd = {"ids": ids, "age": np.zeros((1500, 2), np.float32)}
+        words = f"ids, row 1200: expected a code from {wanted}, got {code}"
+        with pytest.raises(ValueError, match=f"^{words}$"):
+            beside(path).predict(odd)
+        with pytest.raises(DataError, match=f"^x: {words}$"):
+            models.predict(odd, "a")
+
+
+def test_a_fault_that_is_not_of_a_code_is_said_to_be_of_none() -> None:
+    def broken(arrays: list[Any]) -> Any:
+        raise RuntimeError
+
+    assert exported.refused_code(broken, {"ids": np.zeros((3, 5), np.int64), "age": np.zeros((3, 2))}) == ""
 
 
 def test_rows_that_do_not_fit_are_refused_by_column_and_row(tmp_path: Path) -> None:
@@ -284,7 +301,7 @@ def test_nothing_is_written_over_and_names_must_fit(tmp_path: Path) -> None:
 def test_without_onnx_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     models = wards("days")
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(ConfigError, match=r"--to onnx needs onnx.*: pip install 'fedkin\[onnx\]'"):
+    with pytest.raises(ConfigError, match=r"^to = 'onnx' needs onnx.*: pip install 'fedkin\[onnx\]'"):
         export_model(models, "north", "onnx", tmp_path / "x.onnx")
 
 
@@ -309,7 +326,7 @@ def test_onnx_gives_the_same_predictions(tmp_path: Path) -> None:
     # A stable sort has no form in ONNX.
     fedkin.run("knn-per", fed, rounds=1, training=PLAN, out=tmp_path / "voting")
     models = fedkin.load(tmp_path / "voting")
-    with pytest.raises(ConfigError, match=r"ONNX has no form of this model \(.*sort.*\); use --to torch"):
+    with pytest.raises(ConfigError, match=r"ONNX has no form of this model \(.*sort.*\); export it to torch"):
         export_model(models, "c00", "onnx", tmp_path / "voting.onnx")
     path, *_ = export_model(models, "c00", "torch", tmp_path / "voting.pt2")
     np.testing.assert_allclose(beside(path).outputs(x.numpy()), models.probabilities(x, "c00"), atol=1e-5)

@@ -144,7 +144,7 @@ def test_a_sweep_that_was_stopped_goes_on_and_ends_alike(small: Experiment, tmp_
 
 def test_what_is_wrong_is_refused_before_anything_runs(small: Experiment, tmp_path: Path) -> None:
     for choices, why in (
-        (["method.mu=0,-1"], r"--grid for fedprox: method\.mu"), (["training.lr=a,b"], "--grid for fedprox: training"),
+        (["method.mu=0,-1"], r"^grid for fedprox: method\.mu"), (["training.lr=a,b"], "^grid for fedprox: training"),
         (["training.lrr=1"], r"training\.lrr: no such setting"),
         (["training.clients_per_round=2,99"], "99 clients a round"),
     ):  # fmt: skip

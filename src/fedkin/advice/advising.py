@@ -19,7 +19,18 @@ from fedkin.advice.choice import LEVEL, Judged, Marks, Trials, enough_for_verdic
 from fedkin.advice.partners import MOST, PartnerValues, coalitions_of, worth_of
 from fedkin.advice.partners import shapes_of as coalition_shapes
 from fedkin.advice.result import Advice, OfClient
-from fedkin.advice.work import LATEST, Bench, Folds, Outputs, Rows, Work, folds_of, method_of, trained, tried_strengths
+from fedkin.advice.work import (
+    LATEST,
+    Bench,
+    Folds,
+    Outputs,
+    RowFacts,
+    Work,
+    folds_of,
+    method_of,
+    trained,
+    tried_strengths,
+)  # fmt: skip
 from fedkin.analysis.paired import Difference, Outcomes, difference
 from fedkin.data.sources.tables import TableSource
 from fedkin.errors import ConfigError, DataError, RunError, nearest
@@ -59,7 +70,7 @@ def advise(
     bench: Bench,
     plan: Plan | None = None,
     *,
-    rows: Mapping[str, Rows] | None = None,
+    rows: Mapping[str, RowFacts] | None = None,
     folder: Path | None = None,
     progress: Progress = lambda step, done, total: None,
     goes_on: Callable[[int], bool] = lambda rate: True,
@@ -102,7 +113,7 @@ def advise(
     if len(judgeable.ids) <= min(partners, MOST):
         worth = _partner_values(work, judgeable.ids, rate, plan.folds, shape, folder, progress)
     strength = [SHARED, *strengths][model]
-    advice = _advice(federation, bench, judgeable, judged, shape, strength, work.rates, rate, progress)
+    advice = _advice(federation, work, judgeable, judged, shape, strength, rate, progress)
     left_out = _left_out(plan, bench.training.rounds, rounds)
     return replace(advice, folds=plan.folds, missing=tuple(missing), left_out=left_out, worth=worth)
 
@@ -185,7 +196,7 @@ class _Judgeable:
         return Federation(clients, federation.task, federation.name)
 
 
-def _judgeable(federation: Federation, plan: Plan, seed: int, rows: Mapping[str, Rows]) -> _Judgeable:
+def _judgeable(federation: Federation, plan: Plan, seed: int, rows: Mapping[str, RowFacts]) -> _Judgeable:
     ids, folds, unknown = dict[str, str](), dict[str, Folds](), dict[str, str]()
     for id in federation.seen:
         client = federation[id]
@@ -238,7 +249,7 @@ def _claim(folder: Path, identity: dict[str, Any]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         write_json(path, identity)
     elif read_json(path) != identity:
-        raise RunError(f"{folder}: holds an advice on other data or with other settings; take another --out")
+        raise RunError(f"{folder}: holds an advice on other data or with other settings; name another folder")
 
 
 def _identity(work: Work, plan: Plan) -> dict[str, Any]:
@@ -322,16 +333,16 @@ def _trials(
 
 
 def _advice(
-    federation: Federation, bench: Bench, judgeable: _Judgeable, judged: Judged, shape: Shape, strength: Strength,
-    rates: Sequence[float], rate_index: int, progress: Progress,
+    federation: Federation, work: Work, judgeable: _Judgeable, judged: Judged, shape: Shape, strength: Strength,
+    rate_index: int, progress: Progress,
 ) -> Advice:  # fmt: skip
     """Train the final models, judge them on test samples, and return the advice.
 
-    rate_index: of the shape's rate in `rates`.
+    rate_index: of the shape's rate in `work.rates`.
     """
     shape, judged = shape.renamed(judgeable.ids), judged.renamed(judgeable.ids)
     gains, takes = judged.gains, judged.takes
-    rate, local_rate = rates[rate_index], rates[judged.local_option]
+    bench, rate, local_rate = work.bench, work.rates[rate_index], work.rates[judged.local_option]
     # Do not train a model that no member of its group should use.
     used = shape.trained_for(takes)
     keep = [id for id in sorted(gains.keys() - takes) if used.partners(id)]
@@ -363,7 +374,7 @@ def _advice(
     return Advice(
         name=federation.name, task=task, clients=clients, candidate=judged.candidate if takes else "local",
         judged=judged.candidate, shape=used, differs=shape.differs, method=method, rate=rate, own_rate=local_rate,
-        rates=tuple(rates), stable=judged.stable, alone=alone.models, shared=shared.models, net=net,
+        rates=tuple(work.rates), stable=judged.stable, alone=alone.models, shared=shared.models, net=net,
         models={**alone.models, **{id: shared.models[id] for id in takes}},
     )  # fmt: skip
 
@@ -388,7 +399,7 @@ class Budget:
         self, minutes: float, clock: Callable[[], float] = time.perf_counter, begun: float | None = None
     ) -> None:
         if not minutes > 0:
-            raise ConfigError(f"--budget: expected minutes above 0, got {minutes:g}")
+            raise ConfigError(f"budget: expected minutes above 0, got {minutes:g}")
         self.minutes, self._clock = minutes, clock
         self._begun = self._mark = clock() if begun is None else begun
         self._after = 0.0
@@ -470,13 +481,13 @@ def without_column(experiment: Experiment, together: str | None, data_root: Path
         return experiment
     names = data.rows(data_root)[0].column_names
     if together not in names:
-        raise ConfigError(f"--together: no column {together!r}; {nearest(together, names)}")
+        raise ConfigError(f"together: no column {together!r}; {nearest(together, names)}")
     return experiment.with_changes(**{"data.leave_out": [*data.leave_out, together]})
 
 
 def rows_of(
     experiment: Experiment, federation: Federation, data_root: Path, together: str | None = None
-) -> Mapping[str, Rows]:
+) -> Mapping[str, RowFacts]:
     """Facts about each client's training samples: which have the same value in column `together`, and their times.
 
     Raises ConfigError if the data are no table of the clients' own rows.
@@ -484,7 +495,7 @@ def rows_of(
     source = experiment.data
     if not isinstance(source, TableSource) or experiment.scenario.name != "natural":
         if together is not None:
-            raise ConfigError("--together: only for tables whose rows are the clients' own (scenario natural)")
+            raise ConfigError("together: only for tables whose rows are the clients' own (scenario natural)")
         return {}
     if together is None and source.time is None:
         return {}
@@ -495,7 +506,7 @@ def rows_of(
     }
 
 
-def _rows_of_table(source: TableSource, data_root: Path, together: str | None) -> Rows:
+def _rows_of_table(source: TableSource, data_root: Path, together: str | None) -> RowFacts:
     """Facts about all training rows of a table."""
     table, owner = source.table(data_root)
     plain = table if source.tokens is None else table.drop_columns([source.tokens])
@@ -506,7 +517,7 @@ def _rows_of_table(source: TableSource, data_root: Path, together: str | None) -
         unit = np.unique(np.array(values), return_inverse=True)[1].reshape(-1)
     if source.time is not None:
         when = numbers(table, source.time)
-    return Rows(unit, when).take(train)
+    return RowFacts(unit, when).take(train)
 
 
 ADVICE, RECOMMENDED = "advice.json", "recommended.toml"

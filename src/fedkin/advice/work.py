@@ -40,7 +40,7 @@ Labels = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class RowFacts:
     """Facts about a client's training samples, in addition to their values.
 
     together [n]: samples with the same number are never split (the stays of one patient); None: each is independent.
@@ -50,10 +50,10 @@ class Rows:
     together: Labels | None = None
     when: npt.NDArray[np.float64] | None = None
 
-    def take(self, rows: Any) -> Rows:
+    def take(self, rows: Any) -> RowFacts:
         """The facts about these samples only."""
         together = None if self.together is None else self.together[rows]
-        return Rows(together, None if self.when is None else self.when[rows])
+        return RowFacts(together, None if self.when is None else self.when[rows])
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,14 +83,14 @@ class Folds:
         return np.flatnonzero(self.fold >= 0) if self.by_time else np.flatnonzero(self.fold == split)
 
 
-def folds_of(samples: Samples, task: Task, count: int, name: str, seed: int, rows: Rows | None = None) -> Folds:
+def folds_of(samples: Samples, task: Task, count: int, name: str, seed: int, rows: RowFacts | None = None) -> Folds:
     """The folds of one client's training samples; for tasks with classes, each class is distributed evenly.
 
     name: keys the draw; samples with the same name, seed and values have the same folds. If times are known, the share
     LATEST of the samples is held out, the latest ones; folds are then periods of time.
     """
     n = len(samples)
-    rows = rows or Rows()
+    rows = rows or RowFacts()
     if rows.when is not None:
         return Folds(_latest(rows.when, rows.together, count), count, by_time=True)
     draw = rng(seed, name, "folds")

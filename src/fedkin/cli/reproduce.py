@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,6 @@ from fedkin.cli.output import print_table, printed_as_json, run_watchers, say
 from fedkin.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fedkin.running.grid import Watchers
     from fedkin.running.papers import PaperTable
     from fedkin.running.reproduce import FinishedPart
 
@@ -51,6 +50,8 @@ def reproduce(
         _list(known, json)
         return
     from fedkin.report.results import settings_text
+    from fedkin.running.grid import stage_watchers
+    from fedkin.running.reproduce import reproduce as parts_of
 
     wanted = _tables_to_run(known, name)
     _check_one_table(name, {"--federation": federation, "--methods": methods})
@@ -65,7 +66,8 @@ def reproduce(
                 some, only = some.only(named), settings_text(key, this, folder, quick, named)
                 if not _has_other_rows(shown / f"{key}.md", only):
                     this, how = this.only(named), only
-            _run_table(key, this, some, folder, data_root, place / key, shown, quick, finished, watch, how)
+            parts = parts_of(some, folder, data_root, place / key, finished=finished, watch=stage_watchers(watch, key))
+            _run_table(key, this, some, parts, shown, quick, finished, how)
     _index(known, shown)
     say(f"index: {shown / 'index.md'}")
 
@@ -106,17 +108,16 @@ def _select_federations(table: PaperTable, names: Sequence[str]) -> PaperTable:
 
 
 def _run_table(
-    name: str, table: PaperTable, some: PaperTable, folder: Path, data_root: Path, out: Path, pages: Path, quick: bool,
-    finished: bool, watch: Watchers, how: str,
+    name: str, table: PaperTable, some: PaperTable, parts: Iterable[FinishedPart], pages: Path, quick: bool,
+    finished: bool, how: str,
 ) -> None:  # fmt: skip
-    """Run some federations and rows of a table; write its page after each federation.
+    """Run `parts`, some federations and rows of a table; write its page after each federation.
 
     The page says what has not been run, and keeps its figures of other federations and rows, and, with `finished`, of
     those without records. how: the page's last section.
     """
     from fedkin.records.files import write_bytes
     from fedkin.report import results
-    from fedkin.running.reproduce import reproduce
 
     done: list[FinishedPart] = []
     figures, claims = _kept_of_page(name, table, some, how, pages, finished)
@@ -131,10 +132,7 @@ def _run_table(
 
     if finished and figures:
         write()
-    for one in reproduce(
-        some, folder, data_root, out, finished=finished,
-        watch=lambda what, number, of: watch(f"{name}, {what}", number, of),
-    ):  # fmt: skip
+    for one in parts:
         done.append(one)
         for row, why in one.failed.items():
             say(f"{name}, {one.part.name}: row {row} is left out, since its method failed in training: {why}")

@@ -18,7 +18,7 @@ from fedkin.tasks import Kind, Shape, Task
 from fedkin.untrusted import error_text
 
 Names = npt.NDArray[np.str_]
-Rows = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 
@@ -47,7 +47,7 @@ def clients_of(
     return clients, task
 
 
-def owners(client: Any, group: Any, count: int) -> tuple[Names, dict[str, Rows], dict[str, str]]:
+def owners(client: Any, group: Any, count: int) -> tuple[Names, dict[str, Ints], dict[str, str]]:
     """(each sample's client, the rows of each client, each client's planted group or {}); raises DataError."""
     owner = as_names(client, "client", count)
     rows = rows_by_name(owner)
@@ -55,7 +55,7 @@ def owners(client: Any, group: Any, count: int) -> tuple[Names, dict[str, Rows],
     return owner, rows, {} if group is None else group_of_each(rows, as_names(group, "group", count), "group")
 
 
-def group_of_each(rows: Mapping[str, Rows], group: Names, where: str) -> dict[str, str]:
+def group_of_each(rows: Mapping[str, Ints], group: Names, where: str) -> dict[str, str]:
     """The planted group of every client; raises DataError naming a client whose samples state two groups."""
     groups = {}
     for id, client_rows in rows.items():
@@ -111,7 +111,7 @@ def _numbers(y: Any, owner: Names) -> npt.NDArray[Any]:
     return table
 
 
-def _pixel_labels(y: Any, owner: Names, classes: int | None, shape: Shape) -> tuple[int, Rows]:
+def _pixel_labels(y: Any, owner: Names, classes: int | None, shape: Shape) -> tuple[int, Ints]:
     """(number of classes, [N, height, width] labels below that)."""
     array = as_numpy(y, "y")
     if isinstance(shape, Mapping):
@@ -124,7 +124,7 @@ def _pixel_labels(y: Any, owner: Names, classes: int | None, shape: Shape) -> tu
     return count, labels.reshape(array.shape)
 
 
-def _labels(y: Any, owner: Names, classes: int | None) -> tuple[int, Rows]:
+def _labels(y: Any, owner: Names, classes: int | None) -> tuple[int, Ints]:
     """(number of classes, [N] labels below that)."""
     array = as_numpy(y, "y")
     check_count(array, "y", len(owner))
@@ -240,7 +240,7 @@ def check_ids(ids: Iterable[str], where: str) -> None:
 # -- holding out test samples ----------------------------------------------------------------------------------------
 
 
-def rows_by_name(names: Names) -> dict[str, Rows]:
+def rows_by_name(names: Names) -> dict[str, Ints]:
     """The rows of every name, ascending; names in the order in which they first appear.
 
     >>> rows_by_name(np.array(["b", "a", "b"]))
@@ -270,7 +270,7 @@ def hold_out_last(names: Names, when: npt.NDArray[np.float64], fraction: float) 
     return _hold_out_first(names, fraction, lambda name, rows: rows[np.argsort(when[rows], kind="stable")][::-1])
 
 
-def _hold_out_first(names: Names, fraction: float, order: Callable[[str, Rows], Rows]) -> Flags:
+def _hold_out_first(names: Names, fraction: float, order: Callable[[str, Ints], Ints]) -> Flags:
     """Mark `fraction` of every name's samples: the first ones in the order that `order` returns."""
     if not 0 <= fraction < 1:
         raise ConfigError(f"test_fraction: expected at least 0 and below 1, got {fraction}")

@@ -24,8 +24,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from fedkin.errors import DataError, nearest
 from fedkin.federation.arrays import (
     Flags,
+    Ints,
     Names,
-    Rows,
     check_ids,
     hold_out,
     hold_out_last,
@@ -95,7 +95,7 @@ class Columns:
     inputs: pa.Table
     kinds: Mapping[str, Column]
     client: Names
-    rows: Mapping[str, Rows]
+    rows: Mapping[str, Ints]
     is_test: Flags
     values: npt.NDArray[np.object_]
     group: Names | None
@@ -348,7 +348,7 @@ def texts(table: pa.Table, name: str) -> npt.NDArray[np.object_]:
     return np.array(_texts(table, name).to_pylist(), dtype=object)
 
 
-def codes(table: pa.Table, name: str) -> tuple[list[str], Rows]:
+def codes(table: pa.Table, name: str) -> tuple[list[str], Ints]:
     """(a column's different texts, sorted; [n] the index of each row's text among them, -1 for missing values)."""
     encoded = _texts(table, name).dictionary_encode()
     values = np.array([str(value) for value in encoded.dictionary.to_pylist()], dtype=object)

@@ -50,6 +50,7 @@ class FedRep(FedPer):
     name = "fedrep"
     title = "FedRep"
     paper = "Collins et al., ICML 2021"
+    fits = 2
 
     body_share: float = Field(0.2, gt=0, lt=1)
 

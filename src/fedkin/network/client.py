@@ -411,16 +411,14 @@ class NetworkClient(ServerConnection):
             reply = dict(self.site.replies(order.phase, {self.id: message})).get(self.id)
         except Exception as error:
             return Answer(number=self.number, error=self._why(error))
+        failed, fields = self._failed(), {} if reply is None else {"reply": dict(reply)}
         if reply is not None and (problem := self.validator.problem(self.id, order.phase, reply, message)):
             # Send only declared fields, since the owner has seen only these.
-            words = f"not what the method declares ({problem.words}), so it was not sent"
-            self.say(f"phase {order.phase!r}: {words}")
-            answer = Answer(number=self.number, error=words)
-        else:
-            total = self.site.work
-            work = WorkReport(samples=total.samples.get(self.id, 0), inferred=total.inferred, flops=float(total.flops))
-            fields = {} if reply is None else {"reply": dict(reply)}
-            answer = Answer(number=self.number, work=work, failed=self._failed(), **fields)
+            self.say(f"phase {order.phase!r}: not what the method declares ({problem.words}), so it was not sent")
+            failed, fields = Failed(words=escaped(problem.words, 300), kind="refused"), {}
+        total = self.site.work
+        work = WorkReport(samples=total.samples.get(self.id, 0), inferred=total.inferred, flops=float(total.flops))
+        answer = Answer(number=self.number, work=work, failed=failed, **fields)
         self._save(order, answer)
         return answer
 

@@ -119,11 +119,11 @@ class WorkReport(WireMessage):
 
 
 class Failed(WireMessage):
-    """Why a client's own part failed."""
+    """Why a client sends nothing: its own part failed, its budget is spent, or its reply does not fit the form."""
 
     words: _Word
     injected: StrictBool = False
-    kind: Literal["failed", "spent"] = "failed"
+    kind: Literal["failed", "spent", "refused"] = "failed"
 
 
 class Trained(WireMessage):

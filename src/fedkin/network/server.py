@@ -119,19 +119,20 @@ class NetworkSite(Site):
         answers = {}
         for id, job in jobs.items():
             result = job.result()
+            # The report of one client alone must not end a run, nor that of a client that takes no part.
+            alone = len(messages) == 1 or not registration.members[id].now.seen
             if isinstance(result, Undelivered):
-                # The report of one client alone must not end a run, nor that of a client that takes no part.
-                alone = len(messages) == 1 or not registration.members[id].now.seen
                 self._fail(id, phase, result, injected=result.missing is not Missing.FAILED or alone)
                 continue
             answers[id] = result
-            self._note(id, phase, result)
+            if (failed := result.failed) is not None:
+                cause = Undelivered(Missing(failed.kind), escaped(failed.words, 300))
+                self._fail(id, phase, cause, failed.injected or alone)
+            self._note(id, result)
         return answers
 
-    def _note(self, id: str, phase: str, answer: Answer) -> None:
-        """Note the work, the releases and the failure that a client reports."""
-        if (failed := answer.failed) is not None:
-            self._fail(id, phase, Undelivered(Missing(failed.kind), escaped(failed.words, 300)), failed.injected)
+    def _note(self, id: str, answer: Answer) -> None:
+        """Note the work and the releases that a client reports."""
         if self.setup.privacy.on:
             self.spent[id] = _never_less(answer.spent or ReleaseReport(releases=0), self.spent.get(id))
         if answer.work is not None:

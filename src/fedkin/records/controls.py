@@ -78,7 +78,7 @@ def controls_of(method: type[Method]) -> dict[str, dict[str, Any]]:
     return controls
 
 
-def changes_of(name: str, where: str = "--methods") -> dict[str, Any]:
+def changes_of(name: str, where: str = "methods") -> dict[str, Any]:
     """Return the changes of settings for a method or control, by its name; raises ConfigError for an unknown name."""
     method, control = split_control(name)
     kind = choose(METHODS, method, where)
@@ -100,7 +100,7 @@ def with_controls(methods: Sequence[str], planted: bool, kinds: Mapping[str, typ
     names: list[str] = []
     for name in methods:
         method, control = split_control(name)
-        controls = [] if control is not None else list(controls_of(choose(kinds, method, "--methods")))
+        controls = [] if control is not None else list(controls_of(choose(kinds, method, "methods")))
         names += [name, *(named(name, each) for each in controls if planted or each != "oracle")]
     return list(dict.fromkeys(names))
 

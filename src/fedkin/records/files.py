@@ -243,7 +243,7 @@ def claimed(
     """
     if not is_unused(folder) and not begun(folder):
         if is_state(folder):
-            raise RunError(f"{describe_state_folder(folder)}; name another folder (--state, --out)")
+            raise RunError(f"{describe_state_folder(folder)}; name another folder")
         raise RunError(f"{folder} exists and is not a run of fedkin: name an empty or new folder")
     with locked(folder):
         if begun(folder):

@@ -18,7 +18,7 @@ from fedkin.analysis.paired import Difference, Outcomes, Verdict, counted_interv
 from fedkin.codec import Params
 from fedkin.engines import Outcome, Score
 from fedkin.engines.results import SERVER
-from fedkin.errors import ConfigError, GraphError, RunError, nearest
+from fedkin.errors import IN_PYTHON, ConfigError, GraphError, RunError, nearest
 from fedkin.graph import Graph, load_graph
 from fedkin.methods import METHODS
 from fedkin.records import metrics, reading
@@ -279,7 +279,9 @@ class Result:
 def read_run(folder: Path) -> Result:
     """Read a finished run; raises RunError naming the file that is missing, damaged or not from a run."""
     if not (folder / "summary.json").is_file():
-        raise RunError(f"{folder}: no summary.json, so this is no finished run; --resume {folder} goes on with it")
+        raise RunError(
+            f"{folder}: no summary.json, so this is no finished run; --resume {folder}{IN_PYTHON} goes on with it"
+        )
     # Check all files before reading: a single changed bit may crash the reader of a table.
     if wrong := faults(folder, seal_of(folder).files, RESULT):
         raise RunError(f"{wrong[0]}; {reading.MEND}")

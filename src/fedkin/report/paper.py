@@ -43,7 +43,7 @@ def write_paper(runs: Sequence[Path], out: Path, parts: str = "table,curves") ->
     """
     names = _part_names(parts)
     if set(names) - {"table"}:
-        imported("matplotlib", "--paper", "paper")  # check this before reading the runs
+        imported("matplotlib", "a figure for a paper", "paper")  # check this before reading the runs
     data = collect(runs)
     out.mkdir(parents=True, exist_ok=True)
     figures: list[Path] = []
@@ -56,7 +56,7 @@ def write_paper(runs: Sequence[Path], out: Path, parts: str = "table,curves") ->
             figures += paths
             texts[f"{figure_name}.tex"] = text
     if not texts:
-        raise RunError(f"--paper {parts}: these runs have nothing for it")
+        raise RunError(f"parts {parts}: these runs have nothing for it")
     texts["all.tex"] = document(data["title"], list(texts))
     for file, text in texts.items():
         write_bytes(out / file, text.encode())
@@ -68,7 +68,7 @@ def _part_names(parts: str) -> list[str]:
     names = list(dict.fromkeys(filter(None, parts.split(","))))
     for name in names:
         if name not in PARTS:
-            raise ConfigError(f"--paper {name}: no such part; {nearest(name, PARTS)}")
+            raise ConfigError(f"parts: no {name!r}; {nearest(name, PARTS)}")
     return names
 
 

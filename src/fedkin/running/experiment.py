@@ -383,7 +383,7 @@ class Experiment:
         """
         table, (values, files) = copy.deepcopy(dict(self.table)), resolve_changes(changes)
         for path, value in values.items():
-            assign(table, path, value, "--set")
+            assign(table, path, value, "changes")
         return Experiment.of(table | own_section([*table.get("own", ()), *files]), self.inputs)
 
     def resolved(self) -> dict[str, Any]:

@@ -76,12 +76,12 @@ def export_model(models: Loaded, client: str | None, to: ExportFormat, out: Path
     that are several arrays with bytes among them.
     """
     for name in _NEEDS if to == "onnx" else ():
-        imported(name, "--to onnx", "onnx")
+        imported(name, "to = 'onnx'", "onnx")
     paths = [out, out.with_suffix(".json"), out.with_suffix(".py")]
     if out.suffix != ENDINGS[to]:
-        raise ConfigError(f"--out {out}: expected a name that ends with {ENDINGS[to]}")
+        raise ConfigError(f"{out}: expected a name that ends with {ENDINGS[to]}")
     if existing := [path for path in paths if path.exists()]:
-        raise ConfigError(f"--out {out}: {existing[0]} exists; name another file")
+        raise ConfigError(f"{existing[0]} exists; name another file")
     client_id = models.client_id(client)
     whole, inputs = _whole(models, client_id)
     program = _exported(whole, inputs)
@@ -135,7 +135,7 @@ def _as_onnx(program: torch.export.ExportedProgram, names: Sequence[str]) -> byt
             )
         except Exception as error:  # as many types; the cause names the operation
             reason = " ".join(str(error.__cause__ or error).split())[:200]
-            raise ConfigError(f"export: ONNX has no form of this model ({reason}); use --to torch") from None
+            raise ConfigError(f"export: ONNX has no form of this model ({reason}); export it to torch") from None
     assert onnx_program is not None
     return onnx_program.model_proto.SerializeToString()  # type: ignore[no-any-return]
 

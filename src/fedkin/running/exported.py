@@ -16,14 +16,14 @@ import json
 import math
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-__all__ = ["about", "arrays_of", "outputs", "predict"]
+__all__ = ["about", "arrays_of", "outputs", "predict", "refused_code"]
 
 _BATCH = 1024
 _DAY = datetime.timedelta(days=1)
@@ -52,8 +52,44 @@ def outputs(rows: Any, place: Path = Path(__file__)) -> Any:
     count = len(arrays[0])
     if not count:
         raise ValueError("no rows; expected at least one")
-    parts = [run([array[at : at + _BATCH] for array in arrays]) for at in range(0, count, _BATCH)]
+    try:
+        parts = [run([array[at : at + _BATCH] for array in arrays]) for at in range(0, count, _BATCH)]
+    except Exception:  # each runtime has its own types of exceptions
+        if words := refused_code(run, {one["name"]: array for one, array in zip(model["inputs"], arrays, strict=True)}):
+            raise ValueError(words) from None
+        raise
     return np.concatenate(parts)
+
+
+def refused_code(run: Callable[[list[Any]], Any], arrays: Mapping[str, Any]) -> str:
+    """Return which token id or category code a model refuses, and which it takes; empty if it refuses none.
+
+    run: the model, which raises an error for input arrays that it refuses. It tries codes one by one, since only the
+    model knows its embeddings, and whether it changes a code before it looks it up.
+    """
+
+    def takes(name: str, place: tuple[int, ...], code: int) -> bool:
+        alone = {each: np.zeros_like(array[:1]) for each, array in arrays.items()}
+        alone[name][(0, *place)] = code
+        try:
+            run(list(alone.values()))
+        except Exception:
+            return False
+        return True
+
+    for name, array in arrays.items():
+        for place in np.ndindex(array.shape[1:] if array.dtype.kind == "i" else (0,)):
+            codes = array[(slice(None), *place)]
+            for row in (codes.argmax(), codes.argmin()):
+                code = int(codes[row])
+                if takes(name, place, code) or not takes(name, place, 0):
+                    continue
+                most, above = 0, max(code, 1)
+                while above - most > 1:
+                    middle = (most + above) // 2
+                    most, above = (middle, above) if takes(name, place, middle) else (most, middle)
+                return f"{name}, row {row}: expected a code from 0 {f'to {most}' if code > 0 else 'on'}, got {code}"
+    return ""
 
 
 @lru_cache

@@ -146,8 +146,8 @@ def _check_once(option: str, names: Sequence[Any]) -> None:
 
 def check_plan(folder: Path | None, plan: PlanFile) -> None:
     """Raise ConfigError for missing or repeated methods or seeds; RunError if the folder has another plan."""
-    _check_once("--methods", plan.methods)
-    _check_once("--seeds", plan.seeds)
+    _check_once("methods", plan.methods)
+    _check_once("seeds", plan.seeds)
     if folder is None or not (folder / "experiment.toml").exists() or not (folder / "plan.json").exists():
         return
     if read_json(folder / "plan.json") != plan.to_json():
@@ -200,7 +200,7 @@ def held_out(federation: Federation, hold: HoldOut, seed: int) -> Federation:
     unseen: set[str] = set()
     if hold.what == "clients":
         if len(seen) < 2:
-            raise ConfigError(f"--hold-out {hold}: one client takes part, so that none can be held out")
+            raise ConfigError(f"hold {hold}: one client takes part, so that none can be held out")
         count = min(max(1, round(hold.share * len(seen))), len(seen) - 1)
         unseen = {seen[place] for place in rng(seed, "hold-out").permutation(len(seen))[:count]}
 
@@ -445,7 +445,7 @@ def leave_out(
     chosen = _groups_to_leave_out(experiment, data_root, groups or ())
     places = {group: folder / _short_name(re.sub(r"[^\w.-]+", "-", group), group, 200) for group in chosen}
     if len(set(places.values())) < len(places):
-        raise ConfigError(f"--leave-out: {', '.join(chosen)} would share a folder; rename the groups")
+        raise ConfigError(f"groups: {', '.join(chosen)} would share a folder; rename the groups")
     experiments = {group: without_group(experiment, group) for group in chosen}
     plan = PlanFile(methods=list(methods), seeds=list(seeds), leave_out=chosen)
     check_plan(folder, plan)
@@ -461,12 +461,12 @@ def _groups_to_leave_out(experiment: Experiment, data_root: Path, groups: Sequen
     """Return these groups, or without any all groups of the federation; raises ConfigError as `leave_out`."""
     if experiment.scenario.unseen is not None or getattr(experiment.data, "unseen", None):
         raise ConfigError(
-            "--leave-out chooses who is unseen: take scenario.unseen and data.unseen out of the experiment"
+            "leaving groups out chooses who is unseen: take scenario.unseen and data.unseen out of the experiment"
         )
     every = groups_of(experiment.with_changes(**{"scenario.pooled": False}).federation(data_root))
     for group in groups:
         if group not in every:
-            raise ConfigError(f"--leave-out: no group {group!r}; {nearest(group, every)}")
+            raise ConfigError(f"no group {group!r} to leave out; {nearest(group, every)}")
     return list(groups or every)
 
 
@@ -483,9 +483,9 @@ def sweep(
     `sweep.csv`, a line for each method and combination. A stopped sweep is resumed, and finished runs are read.
     Everything is checked before the first run; raises ConfigError.
     """
-    check_choices(choices, methods, "--grid")
+    check_choices(choices, methods, "grid")
     cells = [
-        Cell(name, settings, base.for_method(name).trying(settings, "--grid"), f"{_folder_name(settings)}/{name}")
+        Cell(name, settings, base.for_method(name).trying(settings, "grid"), f"{_folder_name(settings)}/{name}")
         for name in methods
         for settings in combinations(choices, name)
     ]

@@ -16,7 +16,7 @@ from fedkin.engines import ENGINES, Engine, Outcome, Score, Setup
 from fedkin.engines.accounting import Clock
 from fedkin.engines.client_list import facts_of
 from fedkin.engines.failures import TooFew, method_errors
-from fedkin.errors import ConfigError, RunError
+from fedkin.errors import IN_PYTHON, ConfigError, RunError
 from fedkin.federation import Federation
 from fedkin.folders import locked
 from fedkin.learning.metrics import MEASURES, Measure
@@ -189,7 +189,7 @@ class _Loop:
             folder = self.records.folder
             if number > 1:
                 self.records.checkpoint(number - 1, self._state())
-            raise TooFew(f"{error}{'' if folder is None else f'; go on with --resume {folder}'}") from None
+            raise TooFew(f"{error}{'' if folder is None else f'; go on with --resume {folder}{IN_PYTHON}'}") from None
 
     def _record(self, outcome: Outcome, keep_features: bool) -> None:
         """Add a round to the records, and inform trackers and watcher."""

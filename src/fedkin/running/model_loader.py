@@ -13,7 +13,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor, nn
 
-from fedkin.errors import ConfigError, DataError, RunError, first_few, nearest
+from fedkin.errors import IN_PYTHON, ConfigError, DataError, RunError, first_few, nearest
 from fedkin.federation.arrays import is_finite
 from fedkin.federation.inputs import CODES, map_arrays, parts
 from fedkin.federation.samples import prepared
@@ -26,6 +26,7 @@ from fedkin.methods import METHODS
 from fedkin.records import reading
 from fedkin.records.files import is_state, seal_of
 from fedkin.records.models import INDEX, StoredModels
+from fedkin.running.exported import refused_code
 from fedkin.running.plugins import add_installed, read_own
 from fedkin.settings import choose, parse, place
 from fedkin.untrusted import error_text
@@ -75,7 +76,9 @@ class Loaded(Mapping[str, nn.Module]):
                 )
             if runs := sorted(path.parent.name for path in folder.glob("*/summary.json")):
                 raise RunError(f"{folder} holds several runs; name one of them, such as {folder / runs[0]}")
-            raise RunError(f"{folder}: no summary.json, so this is no finished run; --resume {folder} goes on with it")
+            raise RunError(
+                f"{folder}: no summary.json, so this is no finished run; --resume {folder}{IN_PYTHON} goes on with it"
+            )
         self.folder, self.stored = folder, StoredModels(folder)
         self.index = self.stored.index
         self.task, self.encoding, self.target = self.index.task, self.index.encoding, self.index.target
@@ -218,10 +221,24 @@ class Loaded(Mapping[str, nn.Module]):
 
     def _outputs(self, x: Any, id: str) -> Tensor:
         inputs, model = self._inputs(x, id), self._model(id)
-        rows = len(next(iter(parts(inputs).values())))
+        named = parts(inputs)
+        rows = len(next(iter(named.values())))
         batches = [itemgetter(slice(start, start + _BATCH)) for start in range(0, max(rows, 1), _BATCH)]
+
+        def run(arrays: list[Any]) -> Tensor:
+            tensors = map(torch.from_numpy, arrays)
+            outputs: Tensor = model(
+                next(tensors) if isinstance(inputs, Tensor) else dict(zip(named, tensors, strict=True))
+            )
+            return outputs
+
         with torch.no_grad():
-            return torch.cat([model(map_arrays(batch, inputs)) for batch in batches]).double()
+            try:
+                return torch.cat([model(map_arrays(batch, inputs)) for batch in batches]).double()
+            except Exception:  # a module of one's own may raise any
+                if rows and (words := refused_code(run, {name: part.numpy() for name, part in named.items()})):
+                    raise DataError(f"x: {words}") from None
+                raise
 
     def _inputs(self, x: Any, id: str) -> Any:
         if self.encoding is not None and not isinstance(x, (np.ndarray, Tensor)):

@@ -150,7 +150,7 @@ def test_leaving_out_each_group_in_turn(tmp_path: Path) -> None:
 
 def test_leave_out_refuses_what_it_cannot_do(tmp_path: Path) -> None:
     experiment = Experiment.of(TABLE)
-    with pytest.raises(ConfigError, match=r"--leave-out: no group 'rot91'; did you mean"):
+    with pytest.raises(ConfigError, match=r"^no group 'rot91' to leave out; did you mean"):
         leave_out(experiment, ["local"], [0], Path(), tmp_path / "a", ["rot91"])
     with pytest.raises(ConfigError, match=r"take scenario\.unseen and data\.unseen out"):
         leave_out(without_group(experiment, "rot0"), ["local"], [0], Path(), tmp_path / "b")

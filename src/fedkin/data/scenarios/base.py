@@ -8,18 +8,17 @@ from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from pydantic import Field
 
 from fedkin.data.dataset import Dataset, Split
 from fedkin.errors import ConfigError, nearest
 from fedkin.federation import Change, Client, Federation, Samples
+from fedkin.federation.arrays import Ints
 from fedkin.federation.inputs import concatenated
 from fedkin.keys import rng
 from fedkin.settings import Settings, errors_in, expect
 
-Rows = npt.NDArray[np.int64]
 Unseen = float | str | tuple[str, ...]
 UnseenTest = Literal["test", "all"]
 
@@ -77,7 +76,7 @@ class Scenario(Settings):
         """
 
     def assembled(
-        self, dataset: Dataset, seed: int, train: Sequence[Rows | Samples], test: Sequence[Rows | Samples], *,
+        self, dataset: Dataset, seed: int, train: Sequence[Ints | Samples], test: Sequence[Ints | Samples], *,
         groups: Sequence[str] | None = None, about: Sequence[Mapping[str, Any]] | None = None,
         classes: Sequence[Sequence[int]] | None = None, ids: Sequence[str] | None = None,
     ) -> Federation:  # fmt: skip
@@ -91,7 +90,7 @@ class Scenario(Settings):
             groups = list(map(_set_name, classes)) if groups is None else groups
         known: dict[int, Samples] = {}
 
-        def samples(split: Split, rows: Rows | Samples) -> Samples:
+        def samples(split: Split, rows: Ints | Samples) -> Samples:
             if isinstance(rows, Samples):
                 return rows
             if id(rows) not in known:
@@ -152,7 +151,9 @@ def groups_of(federation: Federation) -> list[str]:
     groups = sorted({client.group for client in federation.values() if client.group is not None})
     if len(groups) < 2:
         has = f"{federation.name} has {'one group' if groups else 'no groups'} of clients"
-        raise ConfigError(f"--leave-out each: {has}; it takes two or more, such as the domains of a folder of images")
+        raise ConfigError(
+            f"{has}: to leave each out, two or more are needed, such as the domains of a folder of images"
+        )
     return groups
 
 

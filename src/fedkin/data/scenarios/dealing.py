@@ -12,15 +12,15 @@ import numpy.typing as npt
 from pydantic import AfterValidator
 
 from fedkin.data.dataset import Dataset, Split
-from fedkin.data.scenarios.base import Rows
 from fedkin.errors import ConfigError
+from fedkin.federation.arrays import Ints
 from fedkin.keys import rng
 
 Shares = npt.NDArray[np.float64]
 Sets = tuple[tuple[int, ...], ...]
 
 
-def deal(dataset: Dataset, split: Split, clients: int, per_client: int | None, seed: int) -> list[Rows]:
+def deal(dataset: Dataset, split: Split, clients: int, per_client: int | None, seed: int) -> list[Ints]:
     """The rows of a split in random parts, one per client, with sizes that differ by at most one.
 
     per_client: the number of samples for each client. Raises ConfigError if there are too few samples.
@@ -36,19 +36,19 @@ def deal(dataset: Dataset, split: Split, clients: int, per_client: int | None, s
     return [part[:per_client] for part in np.array_split(order, clients)]
 
 
-def apportion(total: int, shares: npt.NDArray[np.generic]) -> Rows:
+def apportion(total: int, shares: npt.NDArray[np.generic]) -> Ints:
     """`total` as whole numbers proportional to `shares`, by largest remainder; ties go to the first.
 
     >>> apportion(10, np.array([1, 1, 4])).tolist()
     [2, 2, 6]
     """
     exact = shares / shares.sum() * total
-    sizes: Rows = np.floor(exact).astype(np.int64)
+    sizes: Ints = np.floor(exact).astype(np.int64)
     sizes[np.argsort(sizes - exact, kind="stable")[: total - int(sizes.sum())]] += 1
     return sizes
 
 
-def raised_to_least(sizes: Rows, least: Rows | int) -> Rows:
+def raised_to_least(sizes: Ints, least: Ints | int) -> Ints:
     """The sizes with none below `least` and the same total: what is missing is taken from the largest.
 
     The largest are cut down to a common level, but not below their own `least`. `least` may differ between
@@ -63,15 +63,15 @@ def raised_to_least(sizes: Rows, least: Rows | int) -> Rows:
     if missing == 0:
         return raised
 
-    def freed(level: int) -> Rows:
-        over: Rows = np.maximum(raised - np.maximum(floor, level), 0)
+    def freed(level: int) -> Ints:
+        over: Ints = np.maximum(raised - np.maximum(floor, level), 0)
         return over
 
     # The highest level that frees enough; the surplus is given back, one each.
     level = bisect_left(range(int(sizes.max()) + 1), True, key=lambda level: freed(level).sum() < missing) - 1
     given = freed(level)
     given[np.flatnonzero(given)[: int(given.sum()) - missing]] -= 1
-    lowered: Rows = raised - given
+    lowered: Ints = raised - given
     return lowered
 
 
@@ -89,13 +89,13 @@ def dirichlet(draw: np.random.Generator, alpha: float, shape: tuple[int, int]) -
     return shares
 
 
-def rows_of(owner: Rows, clients: int) -> list[Rows]:
+def rows_of(owner: Ints, clients: int) -> list[Ints]:
     """The rows of every client, ascending; owner: [N] the client of each row, or -1 for none."""
     order = np.argsort(owner, kind="stable")
     return np.split(order, np.searchsorted(owner[order], np.arange(clients + 1)))[1:-1]
 
 
-def tests_like(dataset: Dataset, train: Sequence[Rows], per_client: int | None, seed: int, purpose: str) -> list[Rows]:
+def tests_like(dataset: Dataset, train: Sequence[Ints], per_client: int | None, seed: int, purpose: str) -> list[Ints]:
     """Test rows of every client in the proportions of its training labels.
 
     train: the training rows of every client. Without `per_client` each class of the test split is divided among
@@ -121,7 +121,7 @@ def tests_like(dataset: Dataset, train: Sequence[Rows], per_client: int | None, 
     return drawn
 
 
-def _shared_out(have: Rows, counts: Rows) -> Rows:
+def _shared_out(have: Ints, counts: Ints) -> Ints:
     """[clients, classes] how many samples of each class a client gets, in the proportions of these counts."""
     shares, main = np.zeros_like(counts), counts.argmax(axis=1)
     for label in np.flatnonzero(counts.any(axis=0) & (have > 0)):
@@ -184,18 +184,18 @@ def groups_of_clients(clients: int, groups: int, what: str) -> list[int]:
     return [client % groups for client in range(clients)]
 
 
-def owners_of(member: Sequence[int], sets: Sequence[Sequence[int]], total: int) -> Rows:
+def owners_of(member: Sequence[int], sets: Sequence[Sequence[int]], total: int) -> Ints:
     """[clients, classes] 1 for the classes that a client's group owns; member: each client's group."""
     return np.array([np.isin(np.arange(total), sets[group]) for group in member], np.int64)
 
 
-def shuffled_classes(dataset: Dataset, split: Split, seed: int, purpose: str) -> list[Rows]:
+def shuffled_classes(dataset: Dataset, split: Split, seed: int, purpose: str) -> list[Ints]:
     """The rows of every class, shuffled."""
     pools = dataset.part(split).by_class(dataset.task.classes)
     return [rng(seed, purpose, "rows", split, label).permutation(rows) for label, rows in enumerate(pools)]
 
 
-def dealt(pools: Sequence[Rows], counts: Rows) -> list[Rows]:
+def dealt(pools: Sequence[Ints], counts: Ints) -> list[Ints]:
     """The rows of every client, ascending: the next counts[client, pool] rows of each pool."""
     parts = [np.split(pool, np.cumsum(own))[:-1] for pool, own in zip(pools, counts.T, strict=True)]
     return [np.sort(np.concatenate(own)) for own in zip(*parts, strict=True)]

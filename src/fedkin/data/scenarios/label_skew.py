@@ -11,7 +11,7 @@ import numpy.typing as npt
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator
 
 from fedkin.data.dataset import SPLITS, Dataset, Split
-from fedkin.data.scenarios.base import Rows, Scenario
+from fedkin.data.scenarios.base import Scenario
 from fedkin.data.scenarios.dealing import (
     ClassSets,
     DisjointSets,
@@ -32,6 +32,7 @@ from fedkin.data.scenarios.dealing import (
 )
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation
+from fedkin.federation.arrays import Ints
 from fedkin.keys import rng
 
 
@@ -70,7 +71,7 @@ class Dirichlet(Scenario):
         train = rows_of(owner, self.clients)
         return self.assembled(dataset, seed, train, tests_like(dataset, train, self.test_per_client, seed, self.name))
 
-    def _drawn(self, pools: Sequence[Rows], labels: Rows, seed: int) -> Rows:
+    def _drawn(self, pools: Sequence[Ints], labels: Ints, seed: int) -> Ints:
         """The client of every row: each class divided by shares, the smallest clients filled up."""
         owner = np.empty(len(labels), np.int64)
         for label, rows in enumerate(pools):
@@ -81,7 +82,7 @@ class Dirichlet(Scenario):
         wanted = raised_to_least(sizes, self.min_size)
         return _reassign_surplus(owner, labels, sizes, wanted, rng(seed, self.name, "fill"))
 
-    def _equal(self, pools: Sequence[Rows], labels: Rows, seed: int) -> Rows:
+    def _equal(self, pools: Sequence[Ints], labels: Ints, seed: int) -> Ints:
         """The client of every row: one client after another draws its samples; -1 for the few left over."""
         pools = [rng(seed, self.name, "class", label).permutation(rows) for label, rows in enumerate(pools)]
         left = np.array([len(rows) for rows in pools])
@@ -97,7 +98,7 @@ class Dirichlet(Scenario):
         return owner
 
 
-def _reassign_surplus(owner: Rows, labels: Rows, sizes: Rows, wanted: Rows, draw: np.random.Generator) -> Rows:
+def _reassign_surplus(owner: Ints, labels: Ints, sizes: Ints, wanted: Ints, draw: np.random.Generator) -> Ints:
     """The owners after clients above their wanted size gave random samples to clients below theirs."""
     mixed = np.lexsort((draw.random(len(owner)), owner))
     place = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
@@ -109,7 +110,7 @@ def _reassign_surplus(owner: Rows, labels: Rows, sizes: Rows, wanted: Rows, draw
     return changed
 
 
-def _sequential(draw: np.random.Generator, count: int, proportions: npt.NDArray[np.float64], left: Rows) -> Rows:
+def _sequential(draw: np.random.Generator, count: int, proportions: npt.NDArray[np.float64], left: Ints) -> Ints:
     """[classes] how many of each class to take: `count` draws by the proportions, among classes with samples left."""
     taken = np.zeros_like(left)
     while (short := count - int(taken.sum())) > 0:
@@ -211,7 +212,7 @@ class ClassesPerClient(Scenario):
         classes = [np.flatnonzero(own).tolist() for own in owned]
         return self.assembled(dataset, seed, train, test, classes=classes)
 
-    def _shuffled(self, dataset: Dataset, split: Split, slots: int, seed: int) -> list[Rows]:
+    def _shuffled(self, dataset: Dataset, split: Split, slots: int, seed: int) -> list[Ints]:
         """The used rows of every class, in random order; at least as many as slots."""
         fraction = self.train_fraction if split == "train" else 1.0
         used = []
@@ -224,7 +225,7 @@ class ClassesPerClient(Scenario):
             used.append(rows[:count])
         return used
 
-    def _assign_classes(self, total: int, seed: int) -> Rows:
+    def _assign_classes(self, total: int, seed: int) -> Ints:
         """[clients, classes] 1 for the classes of a client: those with most slots left, ties drawn at random."""
         draw = rng(seed, self.name, "classes")
         owned = np.zeros((self.clients, total), np.int64)
@@ -233,7 +234,7 @@ class ClassesPerClient(Scenario):
         return owned
 
 
-def _slots(total: int, shares: npt.NDArray[np.float64]) -> Rows:
+def _slots(total: int, shares: npt.NDArray[np.float64]) -> Ints:
     """The sizes of a class's slots, none empty."""
     sizes = apportion(total, shares)
     for empty in np.flatnonzero(sizes == 0):
@@ -294,7 +295,7 @@ class QuantitySkew(Scenario):
         test = deal(dataset, "test", self.clients, self.test_per_client, seed)
         return self.assembled(dataset, seed, train, test, groups=["all"] * self.clients)
 
-    def _sizes(self, total: int, draw: np.random.Generator) -> Rows:
+    def _sizes(self, total: int, draw: np.random.Generator) -> Ints:
         if self.law == "dirichlet":
             shares = dirichlet(draw, self.alpha, (1, self.clients))[0]
         else:
@@ -429,7 +430,7 @@ class Mapl(Scenario):
             raise ConfigError(f"scenario.shared: {asked} {within}; expected fewer")
         return sets
 
-    def _dealt(self, dataset: Dataset, split: Split, setting: str, counts: Rows, seed: int) -> list[Rows]:
+    def _dealt(self, dataset: Dataset, split: Split, setting: str, counts: Ints, seed: int) -> list[Ints]:
         """Rows of every client; counts: [clients, classes] how many of each class."""
         pools = shuffled_classes(dataset, split, seed, self.name)
         wanted, have = counts.sum(axis=0), np.array([len(pool) for pool in pools])
@@ -483,7 +484,7 @@ class Structured(Scenario):
         check_classes("clusters", sets, dataset)
         member = groups_of_clients(self.clients, len(sets), "clusters")
         train, test = (part.by_class(dataset.task.classes) for part in (dataset.train, dataset.test))
-        rows: list[Rows] = [np.empty(0, np.int64)] * self.clients
+        rows: list[Ints] = [np.empty(0, np.int64)] * self.clients
         tests = []
         for number, own in enumerate(sets):
             draw = rng(seed, self.name, "cluster", number)
@@ -507,7 +508,7 @@ class Structured(Scenario):
             raise ConfigError(f"scenario.clusters: {asked}; expected another number, or a list of classes for each")
         return [tuple(range(start, min(start + width, total))) for start in range(0, total, width)]
 
-    def _cut(self, pool: Rows, own: tuple[int, ...], members: Rows) -> list[Rows]:
+    def _cut(self, pool: Ints, own: tuple[int, ...], members: Ints) -> list[Ints]:
         """The pool in parts of skewed sizes, one per member."""
         sizes = skewed_sizes(len(pool), len(members))
         if sizes.min() < self.min_size:
@@ -517,7 +518,7 @@ class Structured(Scenario):
         return np.split(pool, np.cumsum(sizes)[:-1])
 
 
-def skewed_sizes(total: int, count: int) -> Rows:
+def skewed_sizes(total: int, count: int) -> Ints:
     """[count] sizes floor(F + exp(x i^2)) with sum `total`, F = total / 2 / count (FLT's scenario 4), ascending.
 
     x is the largest value for which the sum is not above the total; the last size gets the rest.
@@ -530,7 +531,7 @@ def skewed_sizes(total: int, count: int) -> Rows:
     half = total / 2 / count
     squares = np.arange(count, dtype=np.float64) ** 2
 
-    def sizes(x: float) -> Rows:
+    def sizes(x: float) -> Ints:
         return np.floor(half + np.exp(x * squares)).astype(np.int64)
 
     # At the lower end exp(x i^2) is 0 except for i = 0; at the upper end the last size alone is the total.

@@ -9,10 +9,10 @@ import numpy as np
 from pydantic import NonNegativeInt, PositiveInt
 
 from fedkin.data.dataset import SPLITS, Dataset, Split
-from fedkin.data.scenarios.base import Rows, Scenario
+from fedkin.data.scenarios.base import Scenario
 from fedkin.errors import ConfigError, DataError
 from fedkin.federation import Federation
-from fedkin.federation.arrays import group_of_each, rows_by_name
+from fedkin.federation.arrays import Ints, group_of_each, rows_by_name
 from fedkin.keys import rng
 
 _NONE = np.empty(0, np.int64)
@@ -21,7 +21,7 @@ _NONE = np.empty(0, np.int64)
 class _OwnClients(Scenario):
     """Clients as the data set states them."""
 
-    def _clients_of(self, dataset: Dataset) -> tuple[dict[str, Rows], dict[str, Rows], dict[str, str]]:
+    def _clients_of(self, dataset: Dataset) -> tuple[dict[str, Ints], dict[str, Ints], dict[str, str]]:
         """(each client's training rows, its test rows, its group); no groups if the data set states none."""
         train, test = dataset.train, dataset.test
         if train.client is None or test.client is None:
@@ -59,7 +59,7 @@ class Natural(_OwnClients):
             groups=[groups[id] for id in chosen] if groups else None, ids=chosen,
         )  # fmt: skip
 
-    def _ids(self, train: Mapping[str, Rows], test: Mapping[str, Rows], name: str) -> list[str]:
+    def _ids(self, train: Mapping[str, Ints], test: Mapping[str, Ints], name: str) -> list[str]:
         """The clients with enough samples, sorted."""
         large, enough = [id for id in train if len(train[id]) >= self.min_size], f"{self.min_size} training samples"
         if not large:
@@ -156,7 +156,7 @@ class Domains(Scenario):
             groups=[domain for domain, _ in clients], ids=[f"{domain}-{number}" for domain, number in clients],
         )  # fmt: skip
 
-    def _cut(self, dataset: Dataset, split: Split, seed: int) -> dict[str, list[Rows]]:
+    def _cut(self, dataset: Dataset, split: Split, seed: int) -> dict[str, list[Ints]]:
         """The rows of each domain's clients; sizes differ by at most one."""
         groups = dataset.part(split).group
         if groups is None:

@@ -11,10 +11,11 @@ from pydantic import Field, PositiveInt, field_validator
 from torch import Tensor
 
 from fedkin.data.dataset import SPLITS, Dataset, Split
-from fedkin.data.scenarios.base import Rows, Scenario, shuffled_ids
+from fedkin.data.scenarios.base import Scenario, shuffled_ids
 from fedkin.data.scenarios.dealing import deal, groups_of_clients
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation, Samples
+from fedkin.federation.arrays import Ints
 from fedkin.keys import rng
 
 Angle = Literal[0, 90, 180, 270]
@@ -72,7 +73,7 @@ class LabelSwap(Scenario):
             have = f'with how = "{self.how}" the {total} classes of {dataset.name} give at most {most}'
             raise ConfigError(f"scenario.groups: {self.groups}, but {have}")
 
-    def _permutations(self, total: int, seed: int) -> list[Rows]:
+    def _permutations(self, total: int, seed: int) -> list[Ints]:
         """Each group's labels of class 0, 1, ..; all different, the first one the identity."""
         same = np.arange(total)
         if self.how == "shift":
@@ -164,7 +165,7 @@ class RotatedMasked(Scenario):
 
 
 def _shifted(
-    dataset: Dataset, split: Split, parts: list[Rows], angles: list[int], masks: list[Tensor]
+    dataset: Dataset, split: Split, parts: list[Ints], angles: list[int], masks: list[Tensor]
 ) -> list[Samples]:
     """Every client's rotated and masked samples, as rows of one shared tensor."""
     part = dataset.part(split)

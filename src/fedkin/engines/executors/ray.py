@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 
 from fedkin.engines.executors.jobs import Executor, Job, Modules, ScoreJob, bare, run_or_error, whose, with_own_rows
-from fedkin.errors import ConfigError, RunError, imported
+from fedkin.errors import IN_PYTHON, ConfigError, RunError, imported
 from fedkin.federation import Client, Federation
 from fedkin.learning.net import Net
 from fedkin.untrusted import error_text, escaped
@@ -63,7 +63,7 @@ class RayTasks(Executor):
         if not cores:
             raise RunError(
                 "no node with a core is left in the Ray cluster: start one (`ray start --address=HOST:6379`), and go on"
-                " from the checkpoint with --resume"
+                f" from the checkpoint with --resume{IN_PYTHON}"
             )
         return cores
 
@@ -111,7 +111,7 @@ class RayTasks(Executor):
         if isinstance(error, (errors.WorkerCrashedError, errors.NodeDiedError, errors.OutOfMemoryError)):
             return RunError(
                 f"Ray: the work of client {whose(job)!r} was lost more than {_REPEATS} times ({error_text(error)}); if "
-                "memory ran out, start nodes with fewer cores; go on from the checkpoint with --resume"
+                "memory ran out, start nodes with fewer cores; go on from the checkpoint with --resume{IN_PYTHON}"
             )
         # Ray puts a traceback after its own errors, and before errors that a task raised.
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
