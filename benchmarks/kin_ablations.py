@@ -3,10 +3,12 @@
     OMP_NUM_THREADS=1 python benchmarks/kin_ablations.py ablations.jsonl            all, some minutes of one core
     OMP_NUM_THREADS=1 python benchmarks/kin_ablations.py ablations.jsonl --table    the table only
     OMP_NUM_THREADS=1 FEDKIN_DATA=DATA python benchmarks/kin_ablations.py degrees.jsonl --degrees
+    OMP_NUM_THREADS=1 FEDKIN_DATA=DATA python benchmarks/kin_ablations.py constants.jsonl --degrees --constants
 
---degrees: those federations of the full suite whose clients differ gradually; forty minutes of one core. Every run has
-the rate that was tuned for kin on its federation (stored with the suite), and the seeds of the suite. Each run is one
-line of the file, so a run that was stopped can be continued.
+--degrees: those federations of the full suite whose clients differ gradually; forty minutes of one core. --constants:
+other constants in kin's choice, in place of its parts; twenty minutes. Every run has the rate that was tuned for kin on
+its federation (stored with the suite), and the seeds of the suite. Each run is one line of the file, so a run that was
+stopped can be continued.
 """
 
 from __future__ import annotations
@@ -69,7 +71,7 @@ def shared_bodies(
 
 
 # All but the last with shared bodies.
-VARIANTS: Mapping[str, Callable[[], AbstractContextManager[Any]]] = {
+VARIANTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "shared bodies": nullcontext,
     "root only": lambda: only("all"),
     "leaf only": lambda: only("groups"),
@@ -81,6 +83,13 @@ VARIANTS: Mapping[str, Callable[[], AbstractContextManager[Any]]] = {
     "own bodies": nullcontext,
 }
 BASE, WHOLE = "shared bodies", "own bodies"
+CONSTANTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    BASE: nullcontext,
+    "DOUBT 0": lambda: patch.object(kin, "DOUBT", 0.0),
+    "DOUBT 2": lambda: patch.object(kin, "DOUBT", 2.0),
+    "CLIPPED .1": lambda: patch.object(kin, "CLIPPED", 0.1),
+    "CLIPPED .4": lambda: patch.object(kin, "CLIPPED", 0.4),
+}
 
 
 def rates(suite: Suite, names: Sequence[str]) -> dict[tuple[str, int], float]:
@@ -95,7 +104,7 @@ def run(suite: Suite, name: str, variant: str, seed: int, rate: float) -> dict[s
     entry = suite.federations[name]
     federation = entry.make(seed)
     with ExitStack() as changes:
-        changes.enter_context(VARIANTS[variant]())
+        changes.enter_context((VARIANTS | CONSTANTS)[variant]())
         if variant != WHOLE:
             changes.enter_context(patch.object(kin.Kin, "choose_body", shared_bodies))
         result = fedkin.run(
@@ -109,18 +118,18 @@ def run(suite: Suite, name: str, variant: str, seed: int, rate: float) -> dict[s
     return {"federation": name, "variant": variant, "seed": seed, "mean": mean, **chosen}
 
 
-def table(suite: Suite, names: Sequence[str], lines: Sequence[Mapping[str, Any]]) -> str:
+def table(suite: Suite, names: Sequence[str], variants: Sequence[str], lines: Sequence[Mapping[str, Any]]) -> str:
     """Kin's mean with shared bodies, and each variant's paired difference from it, with its 95 % interval over seeds.
 
     Federations on which any variant's models diverge are left out of the mean difference.
     """
     mean = {(line["federation"], line["variant"], line["seed"]): line["mean"] for line in lines}
-    rows = ["| federation | " + " | ".join(VARIANTS) + " |", "| --- |" + " ---: |" * len(VARIANTS)]
-    totals: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
+    rows = ["| federation | " + " | ".join(variants) + " |", "| --- |" + " ---: |" * len(variants)]
+    totals: dict[str, list[float]] = {variant: [] for variant in variants}
     for name in names:
         less = {
             variant: [mean[name, variant, seed] - mean[name, BASE, seed] for seed in suite.seeds]
-            for variant in VARIANTS
+            for variant in variants
         }
         cells = [f"{np.mean([mean[name, BASE, seed] for seed in suite.seeds]):.1f}"]
         diverged = {variant for variant, each in less.items() if min(each) < DIVERGED}
@@ -141,14 +150,16 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--degrees", action="store_true")
+    parser.add_argument("--constants", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
     suite = FULL if options.degrees else SUITES["quick"]
     names = DEGREES if options.degrees else tuple(suite.federations)
+    variants = list(CONSTANTS if options.constants else VARIANTS)
     lines = read_lines(options.file)
     done = {(line["federation"], line["variant"], line["seed"]) for line in lines}
     if not options.table:
-        for variant in VARIANTS:
+        for variant in variants:
             for (name, seed), rate in rates(suite, names).items():
                 if (name, variant, seed) in done:
                     continue
@@ -156,7 +167,7 @@ def main() -> None:
                 lines.append(line)
                 with options.file.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(line) + "\n")
-    print(table(suite, names, lines))
+    print(table(suite, names, variants, lines))
 
 
 if __name__ == "__main__":

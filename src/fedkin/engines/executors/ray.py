@@ -111,7 +111,7 @@ class RayTasks(Executor):
         if isinstance(error, (errors.WorkerCrashedError, errors.NodeDiedError, errors.OutOfMemoryError)):
             return RunError(
                 f"Ray: the work of client {whose(job)!r} was lost more than {_REPEATS} times ({error_text(error)}); if "
-                "memory ran out, start nodes with fewer cores; go on from the checkpoint with --resume{IN_PYTHON}"
+                f"memory ran out, start nodes with fewer cores; go on from the checkpoint with --resume{IN_PYTHON}"
             )
         # Ray puts a traceback after its own errors, and before errors that a task raised.
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
