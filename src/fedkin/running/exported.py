@@ -16,14 +16,14 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-__all__ = ["about", "arrays_of", "outputs", "predict", "refused_code"]
+__all__ = ["about", "arrays_of", "no_embedding", "outputs", "predict"]
 
 _BATCH = 1024
 _DAY = datetime.timedelta(days=1)
@@ -54,42 +54,18 @@ def outputs(rows: Any, place: Path = Path(__file__)) -> Any:
         raise ValueError("no rows; expected at least one")
     try:
         parts = [run([array[at : at + _BATCH] for array in arrays]) for at in range(0, count, _BATCH)]
-    except Exception:  # each runtime has its own types of exceptions
-        if words := refused_code(run, {one["name"]: array for one, array in zip(model["inputs"], arrays, strict=True)}):
-            raise ValueError(words) from None
-        raise
+    except IndexError:  # torch's; onnxruntime names the code itself
+        raise ValueError(
+            no_embedding(dict(zip([one["name"] for one in model["inputs"]], arrays, strict=True)))
+        ) from None
     return np.concatenate(parts)
 
 
-def refused_code(run: Callable[[list[Any]], Any], arrays: Mapping[str, Any]) -> str:
-    """Return which token id or category code a model refuses, and which it takes; empty if it refuses none.
-
-    run: the model, which raises an error for input arrays that it refuses. It tries codes one by one, since only the
-    model knows its embeddings, and whether it changes a code before it looks it up.
-    """
-
-    def takes(name: str, place: tuple[int, ...], code: int) -> bool:
-        alone = {each: np.zeros_like(array[:1]) for each, array in arrays.items()}
-        alone[name][(0, *place)] = code
-        try:
-            run(list(alone.values()))
-        except Exception:
-            return False
-        return True
-
-    for name, array in arrays.items():
-        for place in np.ndindex(array.shape[1:] if array.dtype.kind == "i" else (0,)):
-            codes = array[(slice(None), *place)]
-            for row in (codes.argmax(), codes.argmin()):
-                code = int(codes[row])
-                if takes(name, place, code) or not takes(name, place, 0):
-                    continue
-                most, above = 0, max(code, 1)
-                while above - most > 1:
-                    middle = (most + above) // 2
-                    most, above = (middle, above) if takes(name, place, middle) else (most, middle)
-                return f"{name}, row {row}: expected a code from 0 {f'to {most}' if code > 0 else 'on'}, got {code}"
-    return ""
+def no_embedding(arrays: Mapping[str, Any]) -> str:
+    """Return the words for a model's IndexError: the largest token id or category code of each array, and its row."""
+    codes = {name: array.reshape(len(array), -1).max(1) for name, array in arrays.items() if array.dtype.kind == "i"}
+    largest = [f"{name}, row {code.argmax()}: {code.max()}" for name, code in codes.items()]
+    return f"the model has no embedding for a code; the largest codes are: {'; '.join(largest)}"
 
 
 @lru_cache
@@ -162,6 +138,8 @@ def _array(rows: Any, form: Mapping[str, Any], several: bool) -> Any:
         raise ValueError(f"{name}: expected an array {form['shape']}, got {list(array.shape)}")
     if form["dtype"] == "int64" and array.dtype.kind not in "iub":
         raise ValueError(f"{name}: expected whole numbers, got {array.dtype}")
+    if form["dtype"] == "int64" and array.size and array.min() < 0:  # ONNX takes it as an index from the end
+        raise ValueError(f"{name}: expected codes of 0 or more, got {array.min()}")
     return np.ascontiguousarray(array.astype(form["dtype"]))
 
 

@@ -26,7 +26,7 @@ from fedkin.methods import METHODS
 from fedkin.records import reading
 from fedkin.records.files import is_state, seal_of
 from fedkin.records.models import INDEX, StoredModels
-from fedkin.running.exported import refused_code
+from fedkin.running.exported import no_embedding
 from fedkin.running.plugins import add_installed, read_own
 from fedkin.settings import choose, parse, place
 from fedkin.untrusted import error_text
@@ -221,24 +221,14 @@ class Loaded(Mapping[str, nn.Module]):
 
     def _outputs(self, x: Any, id: str) -> Tensor:
         inputs, model = self._inputs(x, id), self._model(id)
-        named = parts(inputs)
-        rows = len(next(iter(named.values())))
+        rows = len(next(iter(parts(inputs).values())))
         batches = [itemgetter(slice(start, start + _BATCH)) for start in range(0, max(rows, 1), _BATCH)]
-
-        def run(arrays: list[Any]) -> Tensor:
-            tensors = map(torch.from_numpy, arrays)
-            outputs: Tensor = model(
-                next(tensors) if isinstance(inputs, Tensor) else dict(zip(named, tensors, strict=True))
-            )
-            return outputs
-
         with torch.no_grad():
             try:
                 return torch.cat([model(map_arrays(batch, inputs)) for batch in batches]).double()
-            except Exception:  # a module of one's own may raise any
-                if rows and (words := refused_code(run, {name: part.numpy() for name, part in named.items()})):
-                    raise DataError(f"x: {words}") from None
-                raise
+            except IndexError:
+                words = no_embedding({name: part.numpy() for name, part in parts(inputs).items()})
+                raise DataError(f"x: {words}") from None
 
     def _inputs(self, x: Any, id: str) -> Any:
         if self.encoding is not None and not isinstance(x, (np.ndarray, Tensor)):
@@ -256,6 +246,8 @@ class Loaded(Mapping[str, nn.Module]):
                 raise DataError(
                     f"x: {name!r} holds token ids or category codes: expected int32 or int64, got {part.dtype}"
                 )
+            if len(part) and part.min() < 0:
+                raise DataError(f"x: {name!r} holds token ids or category codes: expected 0 or more, got {part.min()}")
         return prepared(inputs, self.index.scale(id), self.index.torch_dtype)
 
     def _encoded(self, frame: Any) -> npt.NDArray[np.float32]:
