@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fedkin import methods
 from fedkin.engines import LocalEngine
+from fedkin.flow import Message, PeerFlow, Share
+from fedkin.methods.dfedavgm import DFedAvgM
+from fedkin.network.messages import read
+from fedkin.network.peer_exchange import PeerExchange, PeerMessage
+from fedkin.views import PeerView
 from network.federations import Ending, experiment, own_models, simulated, state_in
 from network.peers import peers, rows_of, states, together
 from support import Losing, same
@@ -39,6 +46,52 @@ def test_it_is_the_simulation_bit_for_bit(method: str, sections: Mapping[str, An
             assert rows_of(result, name, "messages") == rows_of(here, name, "messages")
             assert rows_of(result, name, "clients") == rows_of(here, name, "clients")
             assert [row["sampled"] for row in result.rounds] == [row["sampled"] for row in here.rounds]
+
+
+class SaysTooMuch(DFedAvgM):
+    """A user's DFedAvgM in which one peer sends a field that is not declared."""
+
+    name = "says-too-much"
+
+    def round(self, peer: PeerView) -> PeerFlow[None]:
+        flow, answer = super().round(peer), None
+        with suppress(StopIteration):
+            while True:
+                request = flow.send(answer)
+                if isinstance(request, Share) and peer.id == "c01":
+                    request = Share(Message(**request.message, secret=1))
+                answer = yield request
+
+
+@pytest.mark.usefixtures("one_at_a_time")
+def test_what_is_not_declared_is_not_sent_and_refused_as_in_the_simulation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(methods.METHODS, SaysTooMuch.name, SaysTooMuch)
+    offered, put = list[PeerMessage](), PeerExchange._put
+
+    def spied(self: PeerExchange, id: str, round: int, turn: int, data: bytes) -> None:
+        if self.link.me == "c01":
+            offered.append(read(PeerMessage, data))
+        put(self, id, round, turn, data)
+
+    monkeypatch.setattr(PeerExchange, "_put", spied)
+    plan = experiment(SaysTooMuch.name, clients=3, rounds=2, run={"network": "full"})
+    here = simulated(plan, tmp_path / "here")
+    with peers(plan, tmp_path / "peers") as there:
+        there.start()
+        there.join()
+        assert there.errors == {}
+        assert same(state_in(tmp_path / "here")["clients"], states(there.root, there.federation))
+        for name in ("c00", "c02"):
+            both = [
+                [(*row[:4], *row[6:]) for row in rows_of(result, name, "messages") if row[6]]
+                for result in (here, there.results[name])
+            ]
+            assert both[0] == both[1]
+            assert {row[4:] for row in both[0]} == {("refused", "secret is not declared")}
+    assert len(offered) == 8  # in each round a message, or why there is none, and the end, to two neighbours
+    assert not [message for message in offered if message.message is not None]
 
 
 def test_a_neighbour_that_is_gone_is_left_out(tmp_path: Path) -> None:

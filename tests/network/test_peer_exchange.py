@@ -62,14 +62,14 @@ def box(value: int, to: str, phase: str = "share") -> Outbox:
 
 def told(each: PeerExchange, round: int, other: str, value: int = 0) -> Any:
     """What this one hears of the other in the round: its value, or why there is none."""
-    heard = each.exchange(round, 0, [other], box(value, other))[other]
+    heard = each.exchange(round, 0, [other], box(value, other), {})[other]
     if isinstance(heard, Undelivered):
         return ": ".join(heard)
     return heard.message and heard.message["value"]
 
 
 def _encoded(box: Any) -> bytes:
-    return next(iter(_offers(list(box.messages), box).values()))
+    return next(iter(_offers(list(box.messages), box, {}).values()))
 
 
 def test_a_round_waits_for_its_own_messages() -> None:
@@ -144,7 +144,7 @@ def test_a_message_that_is_offered_is_awaited_although_its_owner_is_in_a_later_r
 ) -> None:
     with two(MemoryNetwork(), deadline=600.0) as (ann, bob):
         ann.enter(1)
-        ann.exchange(1, 0, ["bob"], None)
+        ann.exchange(1, 0, ["bob"], None, {})
         ann.enter(2)
         pull, slow = bob.link.pull, ["busy"] * 4
 
@@ -156,7 +156,7 @@ def test_a_message_that_is_offered_is_awaited_although_its_owner_is_in_a_later_r
 
         monkeypatch.setattr(bob.link, "pull", late)
         bob.enter(1)
-        heard = bob.exchange(1, 0, ["ann"], box(1, "ann"))["ann"]
+        heard = bob.exchange(1, 0, ["ann"], box(1, "ann"), {})["ann"]
         assert isinstance(heard, PeerMessage)
         assert heard.ended
         # A turn that it did not offer before it went on is not awaited.
@@ -164,7 +164,7 @@ def test_a_message_that_is_offered_is_awaited_although_its_owner_is_in_a_later_r
 
 
 def told_in_turn(each: PeerExchange, round: int, turn: int) -> str:
-    heard = each.exchange(round, turn, ["ann"], box(1, "ann"))["ann"]
+    heard = each.exchange(round, turn, ["ann"], box(1, "ann"), {})["ann"]
     assert isinstance(heard, Undelivered)
     return ": ".join(heard)
 

@@ -15,7 +15,7 @@ from fedkin.engines.executors.jobs import Modules, OneByOne
 from fedkin.engines.failures import TooFew
 from fedkin.engines.ledger import Page
 from fedkin.engines.privacy import system_noise
-from fedkin.engines.results import Outcome, Traffic, Undelivered
+from fedkin.engines.results import Outbox, Outcome, Traffic, Undelivered
 from fedkin.engines.rounds import Engine
 from fedkin.engines.setup import Setup
 from fedkin.engines.site import LocalSite
@@ -47,7 +47,7 @@ class PeerEngine(Engine):
         self.client, self.neighbours, self.page, self.status = client, neighbours, page, status
         names = sorted([*neighbours.others, client.id])
         sizes = {id: client.size if id == client.id else 0 for id in names}
-        self.validator = Validator(setup, neighbours.link.refused.add)
+        self.validator, self.own_validator = Validator(setup, neighbours.link.refused.add), Validator(setup)
         self.behind = True  # whether the neighbours may be in a later round
         self.absent: set[str] = set()
         self.next = 0  # before this round the neighbours offer nothing to this peer
@@ -116,14 +116,27 @@ class PeerEngine(Engine):
         for turn in itertools.count():
             box = self.site.step({me: inbox}).get(me)
             self._say_failures(number)
-            heard = self.neighbours.exchange(number, turn, awaited, box)
+            refused = {} if box is None else self._refused(number, box)
+            heard = self.neighbours.exchange(number, turn, awaited, box, refused)
             if self.neighbours.stop.is_set() and any(isinstance(answer, Undelivered) for answer in heard.values()):
                 raise TooFew(f"round {number}: stopped while a neighbour was awaited")
             if box is None:
                 return
-            self.log.send([Envelope(number, box.phase, turn, me, id, message) for id, message in box.messages.items()])
+            sent = {id: message for id, message in box.messages.items() if id not in refused}
+            self.log.send([Envelope(number, box.phase, turn, me, id, message) for id, message in sent.items()])
             inbox = self._inbox(number, turn, box.phase, heard)
             awaited -= {id for id, answer in heard.items() if isinstance(answer, PeerMessage) and answer.ended}
+
+    def _refused(self, number: int, box: Outbox) -> dict[str, str]:
+        """Return by receiver why a message of this peer is not sent: the owner has seen only the declared fields."""
+        problems = {
+            id: self.own_validator.problem(self.client.id, box.phase, message, Message())
+            for id, message in box.messages.items()
+        }
+        refused = {id: escaped(problem.words, 300) for id, problem in problems.items() if problem is not None}
+        for words in sorted(set(refused.values())):
+            self.neighbours.say(f"round {number}: not what the method declares ({words}), so it was not sent")
+        return refused
 
     def _say_failures(self, number: int) -> None:
         for failure in self.exchange.failed(number):

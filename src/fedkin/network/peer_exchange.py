@@ -64,9 +64,13 @@ class Progress(WireMessage):
 
 
 class PeerMessage(WireMessage):
-    """A peer's offer in an exchange: a message of this phase, or none. ended: whether the peer's round has ended."""
+    """A peer's offer in an exchange: a message of this phase, or none.
+
+    ended: whether the peer's round has ended. refused: why its message is not sent, if it does not fit the form.
+    """
 
     ended: StrictBool = False
+    refused: Annotated[StrictStr, Field(max_length=300)] = ""
     phase: Annotated[StrictStr, Field(max_length=300)] = ""
     message: dict[str, Any] | None = None
 
@@ -252,11 +256,14 @@ class PeerExchange:
     # -- exchanges ------------------------------------------------------------------------------------------------
 
     def exchange(
-        self, round: int, turn: int, near: Iterable[str], box: Outbox | None
+        self, round: int, turn: int, near: Iterable[str], box: Outbox | None, refused: Mapping[str, str]
     ) -> dict[str, PeerMessage | Undelivered]:
-        """Make offers to these neighbours (box None: the round has ended here), and return what they sent."""
+        """Make offers to these neighbours (box None: the round has ended here), and return what they sent.
+
+        refused: by receiver, why its message in the box is not sent.
+        """
         near = sorted(near)
-        offers = _offers(near, box)
+        offers = _offers(near, box, refused)
         self.outbox.keep(round, turn, offers)
         for id, data in offers.items():
             self._put(id, round, turn, data)
@@ -326,7 +333,8 @@ class PeerExchange:
             return Undelivered(Missing.REFUSED, words_of(error))
         self._note_heard(id, round)
         try:
-            return read(PeerMessage, data)
+            offer = read(PeerMessage, data)
+            return Undelivered(Missing.REFUSED, escaped(offer.refused, 300)) if offer.refused else offer
         except MethodError as error:
             self.link.refused.add(id, f"r{round}/t{turn}", error_text(error))
             return Undelivered(Missing.REFUSED, error_text(error))
@@ -412,12 +420,13 @@ def _may_begin_without(missing: Iterable[str], begun: Sequence[Progress]) -> boo
     return bool(begun) and not {id for there in begun for id in there.counts}.intersection(missing)
 
 
-def _offers(near: Iterable[str], box: Outbox | None) -> dict[str, bytes]:
+def _offers(near: Iterable[str], box: Outbox | None, refused: Mapping[str, str]) -> dict[str, bytes]:
     """Return the encoded offer to each neighbour; a message to many neighbours is encoded once."""
     if box is None:
         return dict.fromkeys(near, encode(PeerMessage(ended=True)))
     nothing, encoded = encode(PeerMessage()), dict[int, bytes]()
-    for message in box.messages.values():
-        if id(message) not in encoded:
+    for name, message in box.messages.items():
+        if name not in refused and id(message) not in encoded:
             encoded[id(message)] = encode(PeerMessage(phase=box.phase, message=dict(message)))
-    return {name: encoded[id(box.messages[name])] if name in box.messages else nothing for name in near}
+    why = {name: encode(PeerMessage(refused=words)) for name, words in refused.items()}
+    return {name: why.get(name) or encoded.get(id(box.messages.get(name)), nothing) for name in near}
