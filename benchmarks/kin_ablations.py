@@ -2,13 +2,13 @@
 
     OMP_NUM_THREADS=1 python benchmarks/kin_ablations.py ablations.jsonl            all, some minutes of one core
     OMP_NUM_THREADS=1 python benchmarks/kin_ablations.py ablations.jsonl --table    the table only
+    OMP_NUM_THREADS=1 python benchmarks/kin_ablations.py constants.jsonl --constants
     OMP_NUM_THREADS=1 FEDKIN_DATA=DATA python benchmarks/kin_ablations.py degrees.jsonl --degrees
-    OMP_NUM_THREADS=1 FEDKIN_DATA=DATA python benchmarks/kin_ablations.py constants.jsonl --degrees --constants
 
 --degrees: those federations of the full suite whose clients differ gradually; forty minutes of one core. --constants:
-other constants in kin's choice, in place of its parts; twenty minutes. Every run has the rate that was tuned for kin on
-its federation (stored with the suite), and the seeds of the suite. Each run is one line of the file, so a run that was
-stopped can be continued.
+other constants in kin's choice, in place of its parts. Every run has the rate that was tuned for kin on its federation
+(stored with the suite), and the seeds of the suite. Each run is one line of the file, so a run that was stopped can be
+continued.
 """
 
 from __future__ import annotations
