@@ -231,10 +231,13 @@ def plain_fedavg(
                 module.eval()
             samples, draw = federation[id].train, rng(0, id, number, "train.fit0")
             draw.integers(2**63)
-            optimiser = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], training.lr)
+            trained = [p for p in model.parameters() if p.requires_grad]
+            optimiser = torch.optim.SGD(trained, training.lr, training.momentum, weight_decay=training.weight_decay)
             for rows in map(torch.from_numpy, training.batches(len(samples), draw)):
                 optimiser.zero_grad()
                 torch.autograd.backward(F.cross_entropy(outputs(samples, rows), samples.labels(rows)))
+                if training.clip is not None:
+                    nn.utils.clip_grad_norm_(trained, training.clip)
                 optimiser.step()
             for name, t in model.state_dict().items():
                 if t.is_floating_point():

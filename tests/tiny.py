@@ -23,7 +23,7 @@ TABLE: dict[str, Any] = {
 
 
 class CutAt:
-    """A watcher that ends a run after a round: by an exception ("raise"), a kill, or a stop."""
+    """A watcher that ends a run after a round: by an exception ("raise"), Ctrl-C, a kill, or a stop."""
 
     def __init__(self, round: int, how: str = "raise") -> None:
         self.round, self.how, self.now = round, how, 0
@@ -35,6 +35,8 @@ class CutAt:
         self.now = row["round"]
         if self.now == self.round and self.how == "raise":
             raise RuntimeError("cut")
+        if self.now == self.round and self.how == "ctrl-c":
+            raise KeyboardInterrupt
         if self.now == self.round and self.how == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
 

@@ -146,18 +146,6 @@ def test_a_spec_that_cannot_be_read_says_why(make: Any, spec: str, says: str) ->
 
 pytestmark = pytest.mark.usefixtures("forgotten")
 A = np.array([[0.0, 2.0, 0.0], [2.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
-FILE = """
-from fedkin.graph import stage
-
-
-@stage("groups")
-def file_ends(a, seed=0):
-    return ["last" if at == len(a) - 1 else "first" for at in range(len(a))]
-
-
-def unmarked(a):
-    return a
-"""
 
 
 def test_a_stage_gives_what_its_function_gives_and_gets_the_keywords_that_it_names() -> None:
@@ -235,13 +223,8 @@ def test_a_stage_cannot_take_the_name_of_a_built_in_one(kind: Any) -> None:
     assert not STAGES
 
 
-def test_a_stage_of_a_file_in_an_experiment(tmp_path: Path) -> None:
-    (tmp_path / "own_stages.py").write_text(FILE)
-    method = {"name": "sfmtl-graph", "graph": {"groups": "own_stages.py:file_ends"}}
-    (tmp_path / "e.toml").write_text(tomli_w.dumps({**TABLE, "method": method}))
-    plan = load(tmp_path / "e.toml")
-    assert plan.resolved()["method"]["graph"]["groups"] == "file-ends"
-    (tmp_path / "begun.toml").write_text(plan.to_toml())
-    assert load(tmp_path / "begun.toml").method == plan.method
+def test_a_function_of_a_file_that_is_no_stage_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "own_stages.py").write_text("def unmarked(a):\n    return a\n")
+    (tmp_path / "e.toml").write_text(tomli_w.dumps(TABLE))
     with pytest.raises(ConfigError, match="unmarked does not say which stage it is"):
         load(tmp_path / "e.toml", [f"method.graph.groups={tmp_path}/own_stages.py:unmarked"])

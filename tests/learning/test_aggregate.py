@@ -117,12 +117,6 @@ def combined(x: Array, rule: str, start: Array | None = None, weights: Array | N
     return np.concatenate([made["a"].numpy().ravel(), made["b"].numpy()])
 
 
-def test_the_mean_is_the_weighted_mean_bit_for_bit() -> None:
-    params = {f"c{k}": {"w": torch.from_numpy(row).float()} for k, row in enumerate(draws())}
-    weights = {id: float(k + 1) for k, id in enumerate(params)}
-    assert torch.equal(aggregated(params, weights)["w"], weighted_mean(params, weights)["w"])
-
-
 @pytest.mark.parametrize("m", [1, 2, 3, 6, 9])
 @pytest.mark.parametrize("rule", [rule for rule in WRITTEN_OUT if not rule.startswith("geometric")])
 def test_rules_are_those_written_out(rule: str, m: int) -> None:

@@ -102,25 +102,6 @@ def test_padding_changes_nothing(form: Any, seed: int, padded: int) -> None:
 
 
 @FORMS
-def test_the_order_of_samples_and_names_of_classes_do_not_matter(form: Any) -> None:
-    p, y, xi = made(4)
-    whole = torch.ones(len(p), dtype=p.dtype)
-    order, names = torch.randperm(len(p), generator=torch.Generator().manual_seed(0)), torch.tensor([2, 0, 1])
-    renamed = torch.empty_like(xi)
-    renamed[names] = xi
-    for tau in (0.2, 1.0):
-        torch.testing.assert_close(
-            supervised_contrastive(p[order], names[y[order]], whole, tau, form),
-            supervised_contrastive(p, y, whole, tau, form),
-        )
-        torch.testing.assert_close(
-            prototype_loss(p[order], names[y[order]], whole, renamed, tau, form),
-            prototype_loss(p, y, whole, xi, tau, form),
-        )
-        torch.testing.assert_close(uniformity_loss(renamed, tau, form), uniformity_loss(xi, tau, form))
-
-
-@FORMS
 def test_samples_alone_in_their_class_count_for_nothing(form: Any) -> None:
     p, _, _ = made(n=3)
     alone = supervised_contrastive(p.requires_grad_(), torch.tensor([0, 1, 2]), torch.ones(3), 0.1, form)

@@ -18,7 +18,6 @@ from fedkin.errors import ConfigError, MethodError
 from fedkin.federation import Federation, Task
 from fedkin.learning import Batch, CrossEntropy, Net, Training, class_means, masked_mean
 from fedkin.learning.augment import Augment
-from fedkin.learning.metrics import score
 from fedkin.learning.models import MODELS, Mlp
 from fedkin.learning.sgd import fit, infer, load
 from fedkin.methods import METHODS
@@ -174,7 +173,7 @@ def test_dropout_is_keyed_and_batch_norm_keeps_its_statistics() -> None:
     assert not torch.equal(one["body.2.running_mean"], net.initial["body.2.running_mean"])
 
 
-def test_infer_and_score() -> None:
+def test_inference_gives_outputs_features_and_what_a_function_returns() -> None:
     setup = small_setup(METHODS["local"]())
     samples = next(iter(setup.federation.values())).test
     module = setup.net.scratch()
@@ -185,13 +184,6 @@ def test_infer_and_score() -> None:
     torch.testing.assert_close(module.head(features), logits)
     own = infer(setup.net, module, setup.net.initial, lambda model, batch: batch.y, samples)
     assert torch.equal(own, samples.labels())
-    task = setup.federation.task
-    loss, right = score(setup.net, module, setup.net.initial, [samples], task)[0][:2]
-    assert loss == pytest.approx(float(nn.functional.cross_entropy(logits, samples.labels())), rel=1e-5)
-    assert right == int((logits.argmax(1) == samples.labels()).sum())
-    loss, right = score(setup.net, module, setup.net.initial, [samples.take([])], task)[0][:2]
-    assert math.isnan(loss)
-    assert right == 0
 
 
 def test_parameters_that_do_not_fit_are_named() -> None:

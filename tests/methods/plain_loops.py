@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
-from scipy.optimize import minimize
 from torch import Tensor
 
 from fedkin.engines import Setup
@@ -107,23 +105,6 @@ def sample_shares(federation: Federation) -> dict[str, float]:
     """Each client's share of all training samples."""
     total = sum(federation.sizes.values())
     return {id: size / total for id, size in sorted(federation.sizes.items())}
-
-
-def nearest_on_simplex(v: np.ndarray[Any, Any], floor: float = 0.0) -> np.ndarray[Any, Any]:
-    """The point of the simplex with entries of at least `floor` that is nearest to v, by a general solver."""
-
-    def apart(w: Any) -> float:
-        return float(((w - v) ** 2).sum())
-
-    def slope(w: Any) -> Any:
-        return 2 * (w - v)
-
-    sums_to_one: Any = {"type": "eq", "fun": lambda w: w.sum() - 1, "jac": np.ones_like}
-    found = minimize(
-        apart, np.full(len(v), 1 / len(v)), method="SLSQP", jac=slope, bounds=[(floor, 1)] * len(v),
-        constraints=sums_to_one, options={"ftol": 1e-15, "maxiter": 500},
-    )  # fmt: skip
-    return np.asarray(found.x)
 
 
 def partitions(items: list[int]) -> Iterator[list[list[int]]]:

@@ -8,9 +8,8 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
-from fedkin.engines import LocalEngine, Setup
+from fedkin.engines import LocalEngine
 from fedkin.errors import MethodError
 from fedkin.flow import PeerMethod, ServerMethod
 from fedkin.learning import Net
@@ -20,7 +19,17 @@ from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.local import Local
 from fedkin.methods.sfmtl_graph import SfmtlGraph
 from fedkin.testing import PROMISES, Checked, Promise, _models, _rests
-from support import NET_METHODS, by_pattern, cases, default_method, newcomers, small_federation, small_setup
+from support import (
+    NET_METHODS,
+    by_pattern,
+    cases,
+    default_method,
+    newcomers,
+    plain_fedavg,
+    small_federation,
+    small_setup,
+    stored,
+)
 
 # Settings that make a method's graph, groups and mixing matter within three rounds of a tiny federation.
 CASES: dict[str, ServerMethod | PeerMethod] = {
@@ -96,32 +105,12 @@ def test_one_client_alone_is_plain_sgd(name: str) -> None:
     federation = small_federation().reorder([sorted(small_federation())[0]])
     setup = small_setup(method, federation, momentum=0.5, weight_decay=0.01, clip=0.7)
     (params,) = _models(LocalEngine(setup)).values()
-    plain = plain_sgd(setup, rounds=3)
+    module = setup.net.scratch()
+    plain = plain_fedavg(
+        module.body, module.head, federation, setup.training, lambda samples, rows: module(stored(samples)[rows])
+    )
     for key, tensor in plain.items():
         torch.testing.assert_close(params[key], tensor, rtol=1e-6, atol=1e-6)
-
-
-def plain_sgd(setup: Setup, rounds: int) -> dict[str, Tensor]:
-    """What a person would write for one client: model, loss, backward, step."""
-    from fedkin.keys import rng
-
-    (client,) = setup.federation.values()
-    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(5, 7), torch.nn.ReLU(), torch.nn.Linear(7, 4))
-    names = ["body.1.weight", "body.1.bias", "head.weight", "head.bias"]
-    with torch.no_grad():
-        for parameter, name in zip(model.parameters(), names, strict=True):
-            parameter.copy_(setup.net.initial[name])
-    for number in range(1, rounds + 1):
-        draw = rng(setup.seed, client.id, number, "train.fit0")
-        draw.integers(2**63)
-        optimiser = torch.optim.SGD(model.parameters(), 0.1, momentum=0.5, weight_decay=0.01)
-        for rows in setup.training.batches(client.size, draw):
-            loss = torch.nn.functional.cross_entropy(model(client.train.x[rows]), client.train.y[rows])
-            optimiser.zero_grad()
-            torch.autograd.backward(loss)
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.7)
-            optimiser.step()
-    return dict(zip(names, (parameter.detach() for parameter in model.parameters()), strict=True))
 
 
 def test_errors_name_the_client_and_the_phase() -> None:

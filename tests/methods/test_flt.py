@@ -585,15 +585,16 @@ def drifting(number: int = 12, at: int = 3) -> tuple[str, Federation]:
     return client.id, grouped(extra=[client])
 
 
-def test_a_client_whose_data_changed_moves_to_its_new_group() -> None:
+@pytest.mark.parametrize(("method", "phase"), [(raw(), "sign"), (FltSame(), "sign_moments")])
+def test_a_client_whose_data_changed_moves_to_its_new_group(method: Taskonomy, phase: str) -> None:
     id, federation = drifting()
-    engine = after(raw(), 2, federation)[0]
+    engine = after(method, 2, federation)[0]
     before = groups_of(engine)
     assert score(before, federation) == 1.0
     engine.round(3)  # it trains on the new samples, and says so
     assert engine.server.state["changed"] == {id: True}
     outcome = engine.round(4)
-    assert [m.receiver for m in outcome.traffic if m.phase == "sign" and m.sender == "server"] == [id]
+    assert [m.receiver for m in outcome.traffic if m.phase == phase and m.sender == "server"] == [id]
     now = groups_of(engine)
     assert score(now, federation.at(4)) == 1.0
     assert {other: now[other] for other in now if other != id} == {o: before[o] for o in before if o != id}
@@ -685,15 +686,3 @@ def test_the_tests_behind_groups_are_recorded() -> None:
     assert evidence.nodes[0].rejected
     assert set(evidence.leaf) == set(grouped(12))
     assert set(graph.values["verdict"]) == {"same"}
-
-
-def test_changed_data_are_signed_again_and_the_client_moves() -> None:
-    change = member(40, "a", changes=[Change(2, samples("b", 30, 7), samples("b", 10, 8), "b")])
-    federation = grouped(12, extra=[change])
-    engine = after(FltSame(), 1, federation)[0]
-    before = groups_of(engine)[change.id]
-    engine.round(2)
-    engine.round(3)
-    now = groups_of(engine)
-    fellows = [id for id in federation if federation[id].group == "b"]
-    assert now[change.id] == now[fellows[0]] != before

@@ -25,27 +25,14 @@ from fedkin.learning import Net, Training
 from fedkin.learning.net import body_of, head_of
 from fedkin.methods.sfmtl_graph import SfmtlGraph, community_bodies
 from fedkin.settings import parse
-from methods.plain_loops import cosine, partitions
+from methods.plain_loops import classes_federation, cosine, partitions
 from support import Watched, after, present, same, small_setup, stored
-
-
-def two_class_federation(sets: list[tuple[int, int]], per_class: int = 12) -> Federation:
-    """One client per pair of classes, out of six; each class is a place in the plane."""
-    rng = np.random.default_rng(0)
-    places = rng.normal(size=(6, 8)) * 3
-    clients = []
-    for number, classes in enumerate(sets):
-        y = np.repeat(classes, per_class)
-        x = (places[y] + rng.normal(size=(len(y), 8))).astype(np.float32)
-        samples = Samples(torch.from_numpy(x), torch.from_numpy(y))
-        clients.append(Client(f"client-{number}", samples, samples, group="+".join(map(str, classes))))
-    return Federation(clients, Task(6, (8,)))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("match", ["union", "shared"])
 def test_weights_separate_two_one_and_no_classes_in_common(match: str) -> None:
-    federation = two_class_federation([(0, 1), (0, 1), (0, 2), (3, 4), (3, 4)])
+    federation = classes_federation([(0, 1), (0, 1), (0, 2), (3, 4), (3, 4)], [12] * 5)
     graph = after(SfmtlGraph(graph={"match": match}), 15, federation)[1].graph
     assert graph.ids == tuple(f"client-{k}" for k in range(5))
     weights = np.asarray(graph.weights)
@@ -61,7 +48,7 @@ def test_weights_separate_two_one_and_no_classes_in_common(match: str) -> None:
 
 
 def test_only_heads_anchors_owned_classes_and_counts_travel() -> None:
-    federation = two_class_federation([(0, 1), (2, 5)])
+    federation = classes_federation([(0, 1), (2, 5)], [12] * 2)
     setup = small_setup(SfmtlGraph(), federation)
     engine = Watched(setup)
     outcome = engine.round(1)

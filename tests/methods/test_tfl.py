@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.special import softmax
 
+from fedkin import graph
 from fedkin.engines import Engine, LocalEngine, Setup
 from fedkin.engines.client_list import Entry, Roster
 from fedkin.errors import ConfigError, MethodError
@@ -29,7 +31,7 @@ from fedkin.methods.drfa import Drfa
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.tfl import Tfl, Topology, centralities, divergence_slope
 from fedkin.settings import parse
-from methods.plain_loops import Plain, combined, cross_entropy, initial, nearest_on_simplex, plain_steps, plain_training
+from methods.plain_loops import Plain, combined, cross_entropy, initial, plain_steps, plain_training
 from support import Watched, newcomers, present, same, site_of, small_federation, small_setup, stored
 
 
@@ -91,7 +93,7 @@ def test_the_ascent_is_the_nearest_point_of_the_simplex(divergence: str, losses:
         if divergence == "kl":
             slope = np.log(np.maximum(before, 1e-3) / np.maximum(prior, 1e-3)) + 1
         target = before + eta * (v - q * slope)
-        np.testing.assert_allclose(vector(engine, "lam"), nearest_on_simplex(target), atol=1e-6)
+        np.testing.assert_allclose(vector(engine, "lam"), projected(target, 0.0), atol=1e-6)
 
 
 @given(st.integers(2, 8), st.integers(0, 99))
@@ -180,53 +182,21 @@ def test_settings_are_checked_before_anything_runs() -> None:
 # -- TFL's topology: vectors, similarity, graph, centrality and prior, against plain loops and networkx ---
 
 
-def test_graph_and_prior_against_plain_loops_and_networkx() -> None:
-    engine = Watched(small_setup(Tfl(), dtype=torch.float64))
-    graph = present(engine.round(1).graph)
-    models = {id: reply["params"] for id, reply in engine.asks[0][2].items()}
-    ids = sorted(models)
-    inner = np.zeros((6, 6))
-    for i, one in enumerate(ids):
-        for j, other in enumerate(ids):
-            inner[i, j] = sum(float((models[one][name] * models[other][name]).sum()) for name in models[one])
-    pairs = inner[np.triu_indices(6, 1)]
-    scaled = (inner - pairs.min()) / (pairs.max() - pairs.min())
-    np.fill_diagonal(scaled, 0)
-    edges = np.where(scaled >= 0.4, scaled, 0.0)
-    assert 0 < np.count_nonzero(edges) < 30
-    assert graph.ids == tuple(ids)
-    np.testing.assert_allclose(np.asarray(graph.weights), edges, atol=1e-9)
-    central = nx.betweenness_centrality(nx.from_numpy_array(edges > 0), normalized=False)
-    want = softmax([central[k] for k in range(6)])
-    np.testing.assert_allclose(vector(engine, "prior"), want, rtol=1e-9)
-    np.testing.assert_allclose(graph.values["prior"], want, rtol=1e-9)
-    np.testing.assert_allclose(graph.values["centrality"], [central[k] for k in range(6)], atol=1e-12)
-
-
-def oracle(g: Any, how: Topology) -> dict[int, float]:
-    normalised, n = how.scale == "normalised", len(g)
-    match how.centrality:
-        case "betweenness":
-            return dict(nx.betweenness_centrality(g, normalized=normalised))
-        case "degree":
-            return {k: v * (1 if normalised else n - 1) for k, v in nx.degree_centrality(g).items()}
-        case "closeness":
-            return dict(nx.closeness_centrality(g))
-        case "current-flow":
-            return dict(nx.current_flow_betweenness_centrality(g, normalized=normalised))
-        case _:
-            return dict(nx.eigenvector_centrality_numpy(g))
-
-
-@pytest.mark.parametrize("centrality", ["betweenness", "degree", "closeness", "eigenvector", "current-flow"])
-@pytest.mark.parametrize("scale", ["raw", "normalised"])
-def test_centralities_are_networkxs(centrality: str, scale: str) -> None:
-    how = Topology(centrality=centrality, scale=scale)
-    for seed in range(5):
-        g = nx.connected_watts_strogatz_graph(12, 4, 0.4, seed=seed)
-        want = oracle(g, how)
-        found = centralities(nx.to_numpy_array(g), how)
-        np.testing.assert_allclose(found, [abs(want[k]) for k in range(12)], rtol=1e-6, atol=1e-9)
+@pytest.mark.parametrize(
+    ("name", "measure"),
+    [
+        ("betweenness", partial(graph.betweenness, normalised=True)), ("current-flow", graph.current_flow_betweenness),
+        ("degree", graph.degree), ("closeness", graph.closeness), ("eigenvector", graph.eigenvector),
+    ],
+)  # fmt: skip
+def test_centralities_are_those_of_the_graph_raw_or_normalised(name: str, measure: Any) -> None:
+    edges = nx.to_numpy_array(nx.connected_watts_strogatz_graph(12, 4, 0.4, seed=0))
+    normalised = measure(edges)
+    pairs = 11 * 10 / 2
+    counts = {"betweenness": pairs, "current-flow": pairs, "degree": 11}
+    for scale, times in (("normalised", 1), ("raw", counts.get(name, 1))):
+        found = centralities(edges, Topology(centrality=name, scale=scale))
+        np.testing.assert_allclose(found, times * normalised, rtol=1e-9)
 
 
 def test_figures_are_recorded_every_round_and_the_graph_is_renewed_every_few() -> None:
@@ -327,8 +297,8 @@ def draw_of(lam: Array, number: int) -> Counter[str]:
     return Counter(sorted(SIZES)[row] for row in rows)
 
 
-def mean(models: dict[str, Plain], times: Counter[str]) -> Plain:
-    return combined(models, {id: n / times.total() for id, n in times.items()})
+def mean(models: dict[str, Plain], times: Mapping[str, float]) -> Plain:
+    return combined(models, {id: n / sum(times.values()) for id, n in times.items()})
 
 
 def projected(v: Array, floor: float) -> Array:
@@ -343,8 +313,8 @@ def losses_of(w: Plain, setup: Setup, ids: Iterable[str]) -> Array:
     return np.array([float(cross_entropy(w, stored(train), train.labels())) for train in trains])
 
 
-def plain_tfl(setup: Setup, rounds: int, eta: float, q: float) -> tuple[Plain, Array]:
-    """TFL's Algorithm 1, graph of the last known models renewed every round."""
+def plain_tfl(setup: Setup, rounds: int, eta: float, q: float) -> tuple[Plain, Array, dict[str, Array]]:
+    """TFL's Algorithm 1, graph of the last known models renewed every round; the last graph is returned too."""
     ids, w, lam = sorted(SIZES), initial(setup), np.full(len(SIZES), 1 / len(SIZES))
     known: dict[str, Plain] = {}
     for number in range(1, rounds + 1):
@@ -360,26 +330,30 @@ def plain_tfl(setup: Setup, rounds: int, eta: float, q: float) -> tuple[Plain, A
         scaled = (inner - pairs.min()) / (pairs.max() - pairs.min())
         linked = (scaled >= 0.4) & ~np.eye(len(met), dtype=bool)
         central = nx.betweenness_centrality(nx.from_numpy_array(linked), normalized=False)
-        among = dict(zip(met, softmax([central[k] for k in range(len(met))]), strict=True))
+        centrality = [central[k] for k in range(len(met))]
+        among = dict(zip(met, softmax(centrality), strict=True))
         # One that was never met has 1 / K, and the others share the rest.
         prior = np.array([among[id] * len(met) / len(ids) if id in among else 1 / len(ids) for id in ids])
         lam = projected(lam + eta * (losses_of(w, setup, ids) - q * (lam - prior)), 0.0)
-    return w, lam
+        graph = {"weights": scaled * linked, "centrality": centrality, "prior": [among[id] for id in met]}
+    return w, lam, graph
 
 
 def plain_drfa(setup: Setup, rounds: int, gamma: float, floor: float) -> tuple[Plain, Array]:
-    """DRFA's Algorithm 1."""
-    ids, w, lam = sorted(SIZES), initial(setup), np.full(len(SIZES), 1 / len(SIZES))
+    """DRFA's Algorithm 1; where all clients take part, each counts as lambda says."""
+    ids, w, everyone = sorted(setup.federation), initial(setup), setup.training.clients_per_round == "all"
+    lam = np.full(len(ids), 1 / len(ids))
     for number in range(1, rounds + 1):
-        times = draw_of(lam, number)
-        at = math.ceil((1 - rng(SEED, "", number, "snapshot").random()) * 3)
+        times = dict(zip(ids, lam.tolist(), strict=True)) if everyone else draw_of(lam, number)
+        share = 1 - rng(setup.seed, "", number, "snapshot").random()
         paths = {id: plain_steps(setup, id, number, w, cross_entropy) for id in times}
-        w = mean({id: steps[-1] for id, steps in paths.items()}, times)
-        judged = mean({id: steps[at] for id, steps in paths.items()}, times)
+        w = mean({id: path[-1] for id, path in paths.items()}, times)
+        judged = mean({id: path[math.ceil(share * (len(path) - 1))] for id, path in paths.items()}, times)
+        asked = range(len(ids)) if everyone else rng(SEED, "", number, "losses").permutation(len(ids))[:DRAWN]
         v = np.zeros(len(ids))
-        for row in rng(SEED, "", number, "losses").permutation(len(ids))[:DRAWN]:
-            v[row] = len(ids) / DRAWN * losses_of(judged, setup, [ids[row]])[0]
-        lam = projected(lam + gamma * 3 * v, floor)
+        for row in asked:
+            v[row] = len(ids) / len(asked) * losses_of(judged, setup, [ids[row]])[0]
+        lam = projected(lam + gamma * np.mean([len(path) - 1 for path in paths.values()]) * v, floor)
     return w, lam
 
 
@@ -392,7 +366,15 @@ def test_three_rounds_of_a_few_unequal_clients_are_the_plain_loops(name: str) ->
     engine, twice = LocalEngine(setup), 0
     for rounds in (1, 2, 3):
         outcome = engine.round(rounds)
-        w, lam = plain_tfl(setup, rounds, 0.1, 0.3) if name == "tfl" else plain_drfa(setup, rounds, 0.04, 0.01)
+        if name == "tfl":
+            w, lam, graph = plain_tfl(setup, rounds, 0.1, 0.3)
+            found = present(outcome.graph)
+            assert 0 < np.count_nonzero(graph["weights"]) < len(found.ids) * (len(found.ids) - 1)
+            np.testing.assert_allclose(np.asarray(found.weights), graph["weights"], atol=1e-6)
+            for what in ("centrality", "prior"):
+                np.testing.assert_allclose(found.values[what], graph[what], atol=1e-9)
+        else:
+            w, lam = plain_drfa(setup, rounds, 0.04, 0.01)
         for id in setup.federation:
             torch.testing.assert_close(dict(engine.model(id)), w, rtol=1e-6, atol=1e-6)
         figures = engine.server.info
@@ -451,25 +433,11 @@ def test_a_lost_model_leaves_the_others_counting_as_often_as_drawn(kind: Any) ->
 
 @pytest.mark.parametrize("training", [{"local_steps": 5}, {"local_steps": None, "local_epochs": 2}])
 def test_rounds_with_all_clients_against_a_plain_loop(training: dict[str, Any]) -> None:
-    gamma, floor, federation = 0.02, 0.01, small_federation()
-    setup = small_setup(Drfa(gamma=gamma, floor=floor), federation, dtype=torch.float64, **training)
-    engine = Watched(setup)
-    ids = sorted(federation)
-    w = initial(setup)
-    lam = np.full(len(ids), 1 / len(ids))
-    for number in (1, 2, 3):
-        engine.round(number)
-        share = 1 - rng(setup.seed, "", number, "snapshot").random()
-        paths = {id: plain_steps(setup, id, number, w, cross_entropy) for id in ids}
-        steps = [len(path) - 1 for path in paths.values()]
-        counted = dict(zip(ids, lam.tolist(), strict=True))
-        w = combined({id: path[-1] for id, path in paths.items()}, counted)
-        at = combined({id: path[math.ceil(share * (len(path) - 1))] for id, path in paths.items()}, counted)
-        v = losses_of(at, setup, ids)
-        lam = nearest_on_simplex(lam + gamma * float(np.mean(steps)) * v, floor)
-        np.testing.assert_allclose(vector(engine, "lam"), lam, atol=1e-6)
-        lam = vector(engine, "lam")
-        torch.testing.assert_close(dict(engine.server.state["params"]), w, rtol=1e-6, atol=1e-8)
+    setup = small_setup(Drfa(gamma=0.02, floor=0.01), dtype=torch.float64, **training)
+    engine = Watched(setup).rounds(3)
+    w, lam = plain_drfa(setup, 3, 0.02, 0.01)
+    np.testing.assert_allclose(vector(engine, "lam"), lam, atol=1e-6)
+    torch.testing.assert_close(dict(engine.server.state["params"]), w, rtol=1e-6, atol=1e-6)
 
 
 @given(st.lists(st.floats(0.01, 1), min_size=1, max_size=6), st.integers(0, 4))

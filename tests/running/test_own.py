@@ -66,11 +66,6 @@ class Plain(nn.Module):
 
     def forward(self, x):
         return self.fc(self.net(x))
-
-
-class Other(nn.Module):
-    def __init__(self, head=1):
-        super().__init__()
 """
 MEASURE = """
 import fedkin
@@ -120,8 +115,6 @@ def test_a_plain_torch_module_of_a_file_is_a_model_with_its_arguments_as_setting
     assert {name: tuple(tensor.shape) for name, tensor in setup.net.initial.items() if "weight" in name} == {
         "body.net.1.weight": (5, 64), "body.net.2.of.weight": (5, 5), "head.weight": (10, 5),
     }  # fmt: skip
-    with pytest.raises(ConfigError, match="Other: its argument 'head' cannot be a setting"):
-        load(place / "e.toml", [f"model.name={place}/own_net.py:Other"])
 
 
 def test_a_module_a_class_of_modules_and_its_file_as_models_from_python(place: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,44 +12,20 @@ import pytest
 import fedkin
 from fedkin.running.loop import Stop
 from support import small_federation
+from tiny import CutAt
 
 PLAN = {"local_steps": 2, "lr": 0.1}
 
 
-class Cut:
-    """A watcher that ends the run in a round: it asks for a stop, or Ctrl-C comes."""
-
-    def __init__(self, at: int, how: str) -> None:
-        self.at, self.how, self.seen = at, how, 0
-
-    def started(self, rounds: int, done: int) -> None:
-        assert rounds == 4
-        self.seen = done
-
-    def round_done(self, row: Mapping[str, Any]) -> None:
-        self.seen = row["round"]
-        if self.how == "ctrl-c" and self.seen == self.at:
-            raise KeyboardInterrupt
-
-    def stopping(self) -> bool:
-        return self.seen == self.at
-
-
-class Asked:
-    """A watcher that notes after which rounds it was asked to stop."""
+class Asked(CutAt):
+    """Notes after which rounds it was asked to stop."""
 
     def __init__(self) -> None:
+        super().__init__(0)
         self.rounds: list[int] = []
-        self.seen = 0
-
-    def started(self, rounds: int, done: int) -> None:
-        self.seen = done
-
-    def round_done(self, row: Mapping[str, Any]) -> None:
-        self.seen = row["round"]
 
     def stopping(self) -> bool:
-        self.rounds.append(self.seen)
+        self.rounds.append(self.now)
         return True
 
 
@@ -83,7 +58,7 @@ def test_a_run_that_is_cut_goes_on_from_where_it_was(
         )
 
     with pytest.raises(Stop if how == "stop" else KeyboardInterrupt):
-        run(watcher=Cut(3, how))
+        run(watcher=CutAt(3, how))
     err = capsys.readouterr().err
     assert err.endswith("\n")
     assert "round 3 of 4" in err

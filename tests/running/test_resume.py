@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -72,28 +71,6 @@ def test_a_write_that_fails_at_any_point_loses_nothing(
             run_experiment(experiment, Path(), folder)
             assert calls == WRITES
     run_experiment(experiment, Path(), folder)
-    assert whole.folder is not None
-    assert_equal_runs(whole.folder, folder)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("round", [1, 5])
-def test_sigkill(tmp_path: Path, whole: Result, round: int) -> None:
-    folder = tmp_path / "run"
-    code = (
-        "import sys; sys.path[:0] = [sys.argv[1], sys.argv[1] + '/..']\n"
-        "from pathlib import Path\n"
-        "from tiny import TABLE, CutAt\n"
-        "from fedkin.running.loop import run_experiment\n"
-        "from fedkin.running.experiment import Experiment\n"
-        "run_experiment(Experiment.of(TABLE), Path(), Path(sys.argv[2]), watcher=CutAt(int(sys.argv[3]), 'kill'))\n"
-    )
-    here = str(Path(__file__).parent)
-    ended = subprocess.run(
-        [sys.executable, "-c", code, here, str(folder), str(round)], check=False, capture_output=True
-    )
-    assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
-    run_experiment(Experiment.of(TABLE), Path(), folder)
     assert whole.folder is not None
     assert_equal_runs(whole.folder, folder)
 

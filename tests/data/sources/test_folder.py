@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -94,16 +93,6 @@ def test_folders_that_are_something_else(tmp_path: Path) -> None:
     (tmp_path / "photo" / "cat").mkdir()
     (tmp_path / "photo" / "cat" / "1.jpg").write_bytes(b"")
     with pytest.raises(DataError, match="all images are of class 'cat'"):
-        Folder(path=tmp_path).load(Path())
-
-
-def test_without_pillow_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("cat", "dog"):
-        (tmp_path / "photo" / name).mkdir(parents=True)
-        (tmp_path / "photo" / name / "1.jpg").write_bytes(b"")
-    monkeypatch.setitem(sys.modules, "PIL.Image", None)
-    monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(ConfigError, match=r"pip install 'fedkin\[images\]'"):
         Folder(path=tmp_path).load(Path())
 
 

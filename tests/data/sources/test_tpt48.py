@@ -1,8 +1,7 @@
-"""TPT-48: windows and scaling on made-up temperatures; ordinary least squares on the real ones where they lie."""
+"""TPT-48: windows and scaling on made-up temperatures, and what is refused."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +13,6 @@ from fedkin.errors import ConfigError, DataError
 
 WEST = "AL AR AZ CA CO IA ID KS LA MN MS MT ND NE NM NV OK OR SD TX UT WA WI WY IL"
 STATES = sorted({*_EAST.split(), *_NORTH.split(), *WEST.split()})
-# Where the real file may lie: its folder, as for --data-root.
-REAL = Path(os.environ.get("FEDKIN_DATA", "data"))
 
 
 @pytest.fixture
@@ -71,12 +68,3 @@ def test_files_that_are_something_else(tmp_path: Path) -> None:
     np.savez(file, temp_f=np.zeros((2, 144), np.float32), states=np.array(["AL", "VT"]))
     with pytest.raises(DataError, match="states CT, DE"):
         source.load(tmp_path)
-
-
-def _inputs(samples: fedkin.Samples) -> np.ndarray:
-    inputs: np.ndarray = samples.inputs(slice(None)).double().numpy()
-    return inputs
-
-
-def _targets(samples: fedkin.Samples) -> np.ndarray:
-    return samples.labels().double().numpy()
