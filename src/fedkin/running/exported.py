@@ -54,18 +54,17 @@ def outputs(rows: Any, place: Path = Path(__file__)) -> Any:
         raise ValueError("no rows; expected at least one")
     try:
         parts = [run([array[at : at + _BATCH] for array in arrays]) for at in range(0, count, _BATCH)]
-    except IndexError:  # torch's; onnxruntime names the code itself
-        raise ValueError(
-            no_embedding(dict(zip([one["name"] for one in model["inputs"]], arrays, strict=True)))
-        ) from None
+    except IndexError:
+        if words := no_embedding(dict(zip([one["name"] for one in model["inputs"]], arrays, strict=True))):
+            raise ValueError(words) from None
+        raise
     return np.concatenate(parts)
 
 
 def no_embedding(arrays: Mapping[str, Any]) -> str:
-    """Return the words for a model's IndexError: the largest token id or category code of each array, and its row."""
-    codes = {name: array.reshape(len(array), -1).max(1) for name, array in arrays.items() if array.dtype.kind == "i"}
-    largest = [f"{name}, row {code.argmax()}: {code.max()}" for name, code in codes.items()]
-    return f"the model has no embedding for a code; the largest codes are: {'; '.join(largest)}"
+    """Return the words for an IndexError of a model that takes token ids or category codes; empty if it takes none."""
+    codes = [f"{name} from {x.min()} to {x.max()}" for name, x in arrays.items() if x.dtype.kind == "i" and x.size]
+    return f"the model has no embedding for a code; the codes are: {', '.join(codes)}" if codes else ""
 
 
 @lru_cache
@@ -83,7 +82,14 @@ def _program(place: Path) -> Any:
         import onnxruntime
 
         session = onnxruntime.InferenceSession(str(path))
-        return lambda arrays: session.run(None, dict(zip(names, arrays, strict=True)))[0]
+
+        def run_onnx(arrays: list[Any]) -> Any:
+            for name, array in zip(names, arrays, strict=True):
+                if array.dtype.kind == "i" and array.size and array.min() < 0:
+                    raise ValueError(f"{name}: expected 0 or more, got {array.min()}, which ONNX counts from the end")
+            return session.run(None, dict(zip(names, arrays, strict=True)))[0]
+
+        return run_onnx
     import torch
 
     module = torch.export.load(path).module()
@@ -138,8 +144,6 @@ def _array(rows: Any, form: Mapping[str, Any], several: bool) -> Any:
         raise ValueError(f"{name}: expected an array {form['shape']}, got {list(array.shape)}")
     if form["dtype"] == "int64" and array.dtype.kind not in "iub":
         raise ValueError(f"{name}: expected whole numbers, got {array.dtype}")
-    if form["dtype"] == "int64" and array.size and array.min() < 0:  # ONNX takes it as an index from the end
-        raise ValueError(f"{name}: expected codes of 0 or more, got {array.min()}")
     return np.ascontiguousarray(array.astype(form["dtype"]))
 
 

@@ -227,8 +227,9 @@ class Loaded(Mapping[str, nn.Module]):
             try:
                 return torch.cat([model(map_arrays(batch, inputs)) for batch in batches]).double()
             except IndexError:
-                words = no_embedding({name: part.numpy() for name, part in parts(inputs).items()})
-                raise DataError(f"x: {words}") from None
+                if words := no_embedding({name: part.numpy() for name, part in parts(inputs).items()}):
+                    raise DataError(f"x: {words}") from None
+                raise
 
     def _inputs(self, x: Any, id: str) -> Any:
         if self.encoding is not None and not isinstance(x, (np.ndarray, Tensor)):
@@ -246,8 +247,6 @@ class Loaded(Mapping[str, nn.Module]):
                 raise DataError(
                     f"x: {name!r} holds token ids or category codes: expected int32 or int64, got {part.dtype}"
                 )
-            if len(part) and part.min() < 0:
-                raise DataError(f"x: {name!r} holds token ids or category codes: expected 0 or more, got {part.min()}")
         return prepared(inputs, self.index.scale(id), self.index.torch_dtype)
 
     def _encoded(self, frame: Any) -> npt.NDArray[np.float32]:
