@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
+from scipy import special
 
 from fedkin.federation import Samples, Task
 from fedkin.graph import Plan, Spread, Verdicts, sign
@@ -100,7 +100,7 @@ def _pairs(slopes: Array, precision: Array) -> Array:
         apart = slopes[row] - slopes[row + 1 :]
         both = spread[row] + spread[row + 1 :]
         distance = np.einsum("mki,mki->m", apart, np.linalg.solve(both, apart[..., None])[..., 0])
-        p[row, row + 1 :] = p[row + 1 :, row] = stats.chi2.sf(distance, k * d)
+        p[row, row + 1 :] = p[row + 1 :, row] = special.chdtrc(k * d, distance)
     return p
 
 

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy import optimize, special
+import scipy
+from scipy import special
 
 from fedkin.analysis.intervals import LEVEL, Interval, normal, wilson
 
@@ -148,7 +149,7 @@ def _logistic(x: Values, y: Values, offset: Values) -> tuple[Values, Values] | N
         p = special.expit(x @ w + offset)
         return np.asarray((x * (p * (1 - p))[:, None]).T @ x)
 
-    fit = optimize.minimize(loss, np.zeros(x.shape[1]), jac=True, hess=hessian, method="trust-exact", tol=1e-8)
+    fit = scipy.optimize.minimize(loss, np.zeros(x.shape[1]), jac=True, hess=hessian, method="trust-exact", tol=1e-8)
     try:
         errors = np.sqrt(np.diag(np.linalg.inv(hessian(fit.x))))
     except np.linalg.LinAlgError:

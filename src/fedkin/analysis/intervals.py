@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy import optimize, special, stats
+import scipy
+from scipy import special
 
 Values = npt.NDArray[np.float64]
 
@@ -33,7 +34,7 @@ def normal(level: float) -> float:
     """
     if not 0 < level < 1:
         raise ValueError(f"level: a number between 0 and 1 is needed, got {level}")
-    return float(stats.norm.ppf((1 + level) / 2))
+    return float(special.ndtri((1 + level) / 2))
 
 
 def wilson(right: float, n: int, level: float = LEVEL) -> Interval | None:
@@ -104,8 +105,8 @@ def _newcombe(auc: float, m: int, n: int, z: float) -> Interval:
         spread = at * (1 - at) * (1 + more * ((1 - at) / (2 - at) + at / (1 + at))) / (m * n)
         return (at - auc) ** 2 - z * z * spread
 
-    low = 0.0 if auc == 0 else float(optimize.brentq(away, 0.0, auc - 1e-12))
-    high = 1.0 if auc == 1 else float(optimize.brentq(away, auc + 1e-12, 1.0))
+    low = 0.0 if auc == 0 else float(scipy.optimize.brentq(away, 0.0, auc - 1e-12))
+    high = 1.0 if auc == 1 else float(scipy.optimize.brentq(away, auc + 1e-12, 1.0))
     return Interval(low, high)
 
 
@@ -158,7 +159,7 @@ def over(values: Any, level: float = LEVEL) -> Interval | None:
     if len(sample) < 2 or not np.isfinite(sample).all():
         return None
     mean = float(sample.mean())
-    half = float(stats.t.ppf((1 + level) / 2, len(sample) - 1)) * float(sample.std(ddof=1)) / math.sqrt(len(sample))
+    half = float(special.stdtrit(len(sample) - 1, (1 + level) / 2)) * float(sample.std(ddof=1)) / math.sqrt(len(sample))
     return Interval(mean - half, mean + half)
 
 

@@ -9,7 +9,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
-from scipy import optimize, stats
+import scipy
+from scipy import special
 
 from fedkin.analysis.intervals import LEVEL, Interval, auc_interval, components, mean_interval, normal, over, wilson
 from fedkin.analysis.ranking import holm
@@ -144,13 +145,13 @@ def p_value(metric_name: str, mine: Outcomes, theirs: Outcomes) -> float | None:
         return 1.0
     if metric_name == "accuracy":
         here, there = _apart(mine.values, theirs.values)
-        return 2 * float(stats.norm.sf(abs(here - there) / math.sqrt(here + there)))
+        return 2 * float(special.ndtr(-abs(here - there) / math.sqrt(here + there)))
     if metric_name == "auc":
         value, variance = _delong(mine, theirs)
-        return None if variance <= 0 else 2 * float(stats.norm.sf(abs(value) / math.sqrt(variance)))
+        return None if variance <= 0 else 2 * float(special.ndtr(-abs(value) / math.sqrt(variance)))
     if len(mine) < 2:
         return None
-    return float(stats.ttest_rel(mine.values, theirs.values).pvalue)
+    return float(scipy.stats.ttest_rel(mine.values, theirs.values).pvalue)
 
 
 def verdicts(
@@ -257,7 +258,7 @@ def _root(of: Any, low: float, high: float) -> float:
     """The zero of a falling function of the difference, between low and high."""
     if of(low) <= 0 or of(high) >= 0:
         return low if of(low) <= 0 else high
-    return float(optimize.bisect(of, low, high, xtol=1e-10))
+    return float(scipy.optimize.bisect(of, low, high, xtol=1e-10))
 
 
 def _delong(mine: Outcomes, theirs: Outcomes) -> tuple[float, float]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
+import scipy
 
 # With fewer federations or seeds, Wilcoxon's p-value cannot be 5 % or less, whatever the figures are, and the
 # approximations behind Friedman's and Nemenyi's tests are poor.
@@ -55,7 +55,7 @@ def mean_ranks(values: Any, higher: bool = True) -> npt.NDArray[np.float64]:
     [1.25, 1.75, 3.0]
     """
     table = _table(values)
-    return np.asarray(stats.rankdata(-table if higher else table, axis=1).mean(0))
+    return np.asarray(scipy.stats.rankdata(-table if higher else table, axis=1).mean(0))
 
 
 def friedman(values: Any) -> float:
@@ -67,7 +67,7 @@ def friedman(values: Any) -> float:
     table = _table(values)
     if all(len(set(row)) == 1 for row in table.tolist()):
         return 1.0
-    return float(stats.friedmanchisquare(*table.T).pvalue)
+    return float(scipy.stats.friedmanchisquare(*table.T).pvalue)
 
 
 def critical_difference(methods: int, blocks: int, alpha: float = ALPHA) -> float:
@@ -76,7 +76,7 @@ def critical_difference(methods: int, blocks: int, alpha: float = ALPHA) -> floa
     >>> round(critical_difference(4, 14), 2)
     1.25
     """
-    q = float(stats.studentized_range.ppf(1 - alpha, methods, np.inf)) / math.sqrt(2)
+    q = float(scipy.stats.studentized_range.ppf(1 - alpha, methods, np.inf)) / math.sqrt(2)
     return q * math.sqrt(methods * (methods + 1) / (6 * blocks))
 
 
@@ -88,7 +88,7 @@ def wilcoxon_holm(values: Any) -> npt.NDArray[np.float64]:
     table = _table(values)
     pairs = list(combinations(range(table.shape[1]), 2))
     gaps = [table[:, a] - table[:, b] for a, b in pairs]
-    raw = [float(stats.wilcoxon(gap[gap != 0]).pvalue) if gap.any() else 1.0 for gap in gaps]
+    raw = [float(scipy.stats.wilcoxon(gap[gap != 0]).pvalue) if gap.any() else 1.0 for gap in gaps]
     p_values = np.ones((table.shape[1], table.shape[1]))
     for (a, b), p in zip(pairs, holm(raw), strict=True):
         p_values[a, b] = p_values[b, a] = p

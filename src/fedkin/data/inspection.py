@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from scipy import stats
+import scipy
 
 from fedkin.data.sources.tables import all_rare_columns, unnamed_codes
 from fedkin.data.table_files import column_notes, is_number_like
@@ -350,11 +350,11 @@ def of_classes(counts: Mapping[str, Any]) -> Skew | None:
     ids, table = [id for id, keep in zip(ids, kept, strict=True) if keep], table[kept]
     if min(table.shape) < 2:
         return None
-    tested = stats.chi2_contingency(table, correction=False)
+    tested = scipy.stats.chi2_contingency(table, correction=False)
     value, expected, freedom = float(tested.statistic), tested.expected_freq, tested.dof
     if expected.min() < 1:
-        drawn = stats.MonteCarloMethod(n_resamples=2000, rng=np.random.default_rng(0))
-        tested = stats.chi2_contingency(table.astype(np.int64), correction=False, method=drawn)
+        drawn = scipy.stats.MonteCarloMethod(n_resamples=2000, rng=np.random.default_rng(0))
+        tested = scipy.stats.chi2_contingency(table.astype(np.int64), correction=False, method=drawn)
     away = ((table - expected) ** 2 / expected).sum(1) / table.sum(1)
     # Bias-corrected Cramer's V (Bergsma, 2013).
     total = table.sum()
@@ -372,7 +372,7 @@ def of_numbers(values: Mapping[str, Any]) -> Skew | None:
     every = np.concatenate(list(known.values())) if known else np.zeros(0)
     if len(known) < 2 or np.ptp(every) == 0 or len(every) <= len(known):
         return None
-    value, p = stats.kruskal(*known.values())
+    value, p = scipy.stats.kruskal(*known.values())
     groups, total = len(known), len(every)
     effect = np.sqrt(max(0.0, (float(value) - groups + 1) / (total - groups)))
     middle = float(np.median(every))
@@ -480,7 +480,7 @@ def _units(name: str, values: Mapping[str, Floats]) -> Iterator[Finding]:
 def _order(name: str, values: Mapping[str, Floats]) -> Iterator[Finding]:
     """Find a column, such as a date, by which the rows are sorted, so that rows are not independent of each other."""
     spread = [some for some in values.values() if len(some) >= _COMPARED and np.ptp(some) > 0]
-    rising = [some for some in spread if abs(stats.spearmanr(some, np.arange(len(some))).statistic) > _SORTED]
+    rising = [some for some in spread if abs(scipy.stats.spearmanr(some, np.arange(len(some))).statistic) > _SORTED]
     if 2 * len(rising) > len(spread):
         what = f"the rows of {len(rising)} of {len(values)} clients are sorted by column {name!r}"
         how = "leave it out, name it as the column of times, or store the rows in a random order"

@@ -8,7 +8,7 @@ from functools import lru_cache, reduce
 from typing import Any
 
 import numpy as np
-from scipy.optimize import brentq
+import scipy
 from scipy.special import log_ndtr, ndtr
 
 from fedkin.errors import imported
@@ -37,7 +37,7 @@ def epsilon(mu: float, delta: float) -> float:
         return 0.0
     # The bound from zero-concentrated differential privacy is never below epsilon.
     most = mu * mu / 2 + mu * math.sqrt(2 * math.log(1 / delta))
-    return float(brentq(surplus, 0.0, most, xtol=1e-12, rtol=1e-12)) * (1 + 1e-9)
+    return float(scipy.optimize.brentq(surplus, 0.0, most, xtol=1e-12, rtol=1e-12)) * (1 + 1e-9)
 
 
 @lru_cache(maxsize=64)
@@ -48,7 +48,7 @@ def noise_for(target: float, delta: float) -> float:
     1.0
     """
     low, high = -10.0, 20.0  # of the logarithm, for epsilon from 0 to 1e8
-    power = brentq(lambda power: epsilon(math.exp(-power), delta) - target, low, high, xtol=1e-12)
+    power = scipy.optimize.brentq(lambda power: epsilon(math.exp(-power), delta) - target, low, high, xtol=1e-12)
     return math.exp(power) * (1 + 1e-9)
 
 
@@ -117,7 +117,7 @@ def training_noise(target: float, delta: float, rate: float, steps: int) -> floa
         if low == least:
             return _LEAST
         low, high = max(low - 0.7, least), low
-    noise = _LEAST if low == high else math.exp(brentq(surplus, low, high, xtol=1e-6))
+    noise = _LEAST if low == high else math.exp(scipy.optimize.brentq(surplus, low, high, xtol=1e-6))
     while total_epsilon(0.0, {(rate, noise): steps}, delta) > target:
         noise *= 1 + 1e-5
     return noise

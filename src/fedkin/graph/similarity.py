@@ -19,7 +19,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
+import scipy
 from scipy.spatial.distance import cdist, pdist, squareform
 
 from fedkin.errors import GraphError, imported
@@ -257,7 +257,7 @@ def matching(u: Any, v: Any = None) -> Array:
 
 def _match(squares: Array) -> float:
     """The distance `matching` of two sets with these squared distances of centres [k, m]."""
-    rows, columns = linear_sum_assignment(squares)
+    rows, columns = scipy.optimize.linear_sum_assignment(squares)
     return float(np.sqrt(squares[rows, columns].sum()) / len(rows))
 
 

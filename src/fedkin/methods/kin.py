@@ -23,7 +23,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from pydantic import Field
-from scipy import stats
+from scipy import special
 from torch import Tensor
 
 from fedkin.federation import Samples
@@ -484,7 +484,7 @@ def leads_of(
             continue
         lead, error = min(excess(row * columns + column, mine) for column in range(columns))
         error *= math.sqrt(count / (count - 1)) / (1 - 2 * CLIPPED)
-        half = float(stats.t.ppf(0.975, free)) * error
+        half = float(special.stdtrit(free, 0.975)) * error
         leads[level] = [lead, lead - half, lead + half]
     return leads
 

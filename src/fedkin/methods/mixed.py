@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import scipy
 import torch
-from scipy.optimize import minimize
 from torch import nn
 
 from fedkin.errors import ConfigError
@@ -247,7 +247,7 @@ def reml(
     count = {"none": 1, "common": 2, "each": p}[slopes]
     best, value = np.full(count, low), math.inf
     for start in (low, math.log(1e-4), math.log(1e-2), 0.0):
-        result: Any = minimize(  # type: ignore[call-overload]
+        result: Any = scipy.optimize.minimize(  # type: ignore[call-overload]
             lambda logs: fitted(ratios_of(logs))[0], np.full(count, start), method="L-BFGS-B",
             bounds=[(low, high)] * count, options={"ftol": 1e-13, "gtol": 1e-8},
         )  # fmt: skip

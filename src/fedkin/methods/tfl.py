@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 from pydantic import Field
-from scipy import stats
+from scipy import special
 from torch import Tensor
 
 from fedkin import graph
@@ -127,7 +127,7 @@ class Tfl(Minimax):
                 slope = divergence_slope(self.weights(server), prior, self.divergence)
                 self.ascend(server, self.eta_lambda * (losses - self.q * slope))
         server.info = {
-            "prior_entropy": figure(stats.entropy(prior)), "prior_largest": figure(float(prior.max())),
+            "prior_entropy": figure(special.entr(prior).sum()), "prior_largest": figure(float(prior.max())),
             **self.lambda_figures(server),
         }  # fmt: skip
 

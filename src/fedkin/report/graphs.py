@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 import scipy.sparse as sp
-from scipy.optimize import linear_sum_assignment
 
 from fedkin.analysis.figures import class_overlap, correlation, mean_by_level
 from fedkin.graph import Graph
@@ -166,7 +166,7 @@ class Follower:
         if not numbers:
             return {}
         table = np.array([[overlap[label, number] for number in numbers] for label in labels])
-        rows, columns = linear_sum_assignment(table, maximize=True)
+        rows, columns = scipy.optimize.linear_sum_assignment(table, maximize=True)
         pairs = zip(rows.tolist(), columns.tolist(), strict=True)
         return {labels[row]: numbers[column] for row, column in pairs if table[row, column]}
 

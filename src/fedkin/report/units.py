@@ -6,6 +6,8 @@ import math
 import statistics
 from collections.abc import Sequence
 
+from scipy import special
+
 
 def megabytes(count: float) -> str:
     """Bytes in readable units: 1 kB is 1,000 bytes.
@@ -44,9 +46,7 @@ def student(count: int) -> float:
     >>> round(student(2), 2), student(1)
     (8.98, 0.0)
     """
-    from scipy import stats
-
-    return 0.0 if count < 2 else float(stats.t.ppf(0.975, count - 1)) / math.sqrt(count)
+    return 0.0 if count < 2 else float(special.stdtrit(count - 1, 0.975)) / math.sqrt(count)
 
 
 def half_interval(values: Sequence[float]) -> float:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import scipy
 import tomli_w
-from scipy.stats import qmc
 
 from fedkin.errors import ConfigError
 from fedkin.methods import METHODS
@@ -90,7 +90,7 @@ class Equal:
         ranges = self.ranges(experiment)
         drawn: list[dict[str, Any]] = [{}]
         # Settings with few values may give a candidate twice; the sequence has enough other points.
-        for point in qmc.Halton(len(ranges), seed=self.seed).random(20 * self.candidates):
+        for point in scipy.stats.qmc.Halton(len(ranges), seed=self.seed).random(20 * self.candidates):
             if len(drawn) == self.candidates:
                 break
             values = {path: _value_at(span, share) for (path, span), share in zip(ranges.items(), point, strict=True)}

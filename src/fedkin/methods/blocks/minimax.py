@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 import numpy as np
 import torch
 from pydantic import Field
-from scipy import stats
+from scipy import special
 from torch import Tensor
 
 from fedkin import graph
@@ -157,7 +157,7 @@ class Minimax(OneModel):
     def lambda_figures(self, server: ServerView) -> dict[str, float]:
         """How uneven lambda is: its entropy in nats, and its largest share."""
         weights = self.weights(server)
-        return {"lambda_entropy": figure(stats.entropy(weights)), "lambda_largest": figure(float(weights.max()))}
+        return {"lambda_entropy": figure(special.entr(weights).sum()), "lambda_largest": figure(float(weights.max()))}
 
 
 def mean(models: Mapping[str, Params], drawn: Mapping[str, float]) -> Params | None:

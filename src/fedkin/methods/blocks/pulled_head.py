@@ -16,8 +16,8 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy
 import torch
-from scipy.optimize import minimize
 from torch import Tensor
 
 from fedkin.flow import ClientFlow, Infer, Params
@@ -152,5 +152,5 @@ def _descended(x: Array, base: Array, labels: Array, start: Array) -> Array:
         value = np.log(total).sum() - (outputs * labels).sum() + flat @ flat / 2
         return value, (x.T @ (chances / total - labels)).ravel() + flat
 
-    minimum: Any = minimize(objective, start.ravel(), jac=True, method="L-BFGS-B", options=_DESCENT)
+    minimum: Any = scipy.optimize.minimize(objective, start.ravel(), jac=True, method="L-BFGS-B", options=_DESCENT)
     return np.asarray(minimum.x.reshape(start.shape))
