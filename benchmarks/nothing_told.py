@@ -29,6 +29,7 @@ Lines = list[dict[str, Any]]
 SHOWN = 0.4  # share of federations on which a method has to be finished to be shown
 # Groups that the data set states, which may mean nothing for training.
 NATURAL = ("eICU hospitals", "TPT-48 states")
+NO_RATE = "mixed"  # it solves its models, and trains nothing
 # Federations whose clients differ gradually rather than in groups.
 DEGREES = (
     "writers 20", "writers 40", "writers 100", "writers rot2 40", "writers and turns 20+20",
@@ -119,6 +120,11 @@ class Runs:
         half = float(half_width(leads))
         return float(leads.mean()), float(leads.mean()) - half, float(leads.mean()) + half
 
+    def cost(self, federation: str, figure: str) -> float:
+        """Kin's bytes or trained samples over those of FedAvg: the mean over the seeds that have them."""
+        pairs = zip(self.finished[federation, "kin"], self.finished[federation, "fedavg"], strict=False)
+        return float(np.mean([kin[figure] / base[figure] for kin, base in pairs if figure in kin and figure in base]))
+
     def ari(self, federation: str, method: str) -> float | None:
         """Mean over seeds of the ARI of a method's groups with the planted ones; None if a run has none."""
         values = [run.get("ari") for run in self.finished[federation, method]]
@@ -137,6 +143,7 @@ def half_width(values: Any) -> Any:
 def tables(runs: Runs) -> dict[str, str]:
     """All tables as markdown, by name."""
     return {
+        "border": _at_border(runs),
         "federations": _by_federation(runs),
         "methods": _by_method(runs),
         "missing": _missing(runs),
@@ -179,18 +186,25 @@ def _seeds(values: Sequence[str]) -> str:
     return values[0] if len(set(values)) == 1 else " ".join(values)
 
 
+def _is_at_border(runs: Runs, federation: str, method: str) -> bool:
+    """Whether the rate that a method's tuning chose is the smallest or the largest of those that it tried."""
+    tried = SUITE.federations[federation].rates
+    return runs.finished[federation, method][0]["lr"] in (min(tried), max(tried))
+
+
+def _at_border(runs: Runs) -> str:
+    """A sentence on how many rates lie at a border."""
+    pairs = [(name, method) for name, method in runs.finished if name in runs.federations and method != NO_RATE]
+    count = sum(_is_at_border(runs, *pair) for pair in pairs)
+    return (
+        f"**Tuning is short.** Each method chooses among three rates. For {count} of {len(pairs)} pairs of a method "
+        "and a federation\nthe best is the smallest or the largest of them, so that a better one may lie outside."
+    )
+
+
 def _by_federation(runs: Runs) -> str:
-    head = [
-        "federation",
-        "best other",
-        "its points",
-        "kin",
-        "kin less it",
-        "hurts, helps, %",
-        "surely, %",
-        "groups",
-        "ARI",
-    ]
+    head = ["federation", "best other", "its points", "kin", "kin less it", "hurts, helps, %", "surely, %", "groups",
+            "ARI", "trains, sends"]  # fmt: skip
     body = []
     for name in runs.federations:
         best, ari = runs.reference(name), runs.ari(name, "kin")
@@ -201,6 +215,7 @@ def _by_federation(runs: Runs) -> str:
             _paired(-runs.regret(name, "kin")), _shares(hurt[:2]), _shares(hurt[2:]),
             _seeds([str(run["groups"]) for run in runs.finished[name, "kin"]]),
             f"({index})" if name in NATURAL and index else index,
+            f"{runs.cost(name, 'trained'):.1f}, {runs.cost(name, 'bytes'):.1f}",
         ])  # fmt: skip
     return _table(head, body)
 
@@ -217,8 +232,7 @@ def _by_method(runs: Runs) -> str:
             continue
         regrets = np.array([runs.regret(name, method).mean() for name in names])
         hurt = np.mean([runs.hurt(name, method) for name in names], axis=0)
-        rates = [(runs.finished[name, method][0]["lr"], SUITE.federations[name].rates) for name in names]
-        border = sum(lr in (min(tried), max(tried)) for lr, tried in rates)
+        border = sum(_is_at_border(runs, name, method) for name in names)
         within, worst = int((regrets <= 0.5).sum()), names[int(regrets.argmax())]
         seeds = min(len(runs.finished[name, method]) for name in names)
         row = [

@@ -187,13 +187,15 @@ def test_kin_s_lead_is_an_interval_over_the_federations_where_both_are_finished(
 def test_tables_are_written_into_their_places(tmp_path: Path) -> None:
     module = import_module("nothing_told")
     lines = [
-        line(name, seed, [50.0 + place + seed], federation)
+        line(name, seed, [50.0 + place + seed], federation, trained=100 * place, bytes=place**2)
         for federation in (F, G) for place, name in enumerate(("local", "fedavg", "kin")) for seed in (0, 1)
     ]  # fmt: skip
     lines.append({**line("mixed", 0, []), "failed": "two classes"})
     runs = runs_of(lines)
     made = module.tables(runs)
     assert "| fedavg | 2 | 2 | 0.00 | 1.00±0.00 | 1.00±inf | 2 |" in made["methods"]  # one of them by degrees
+    assert made["federations"].count("| 2.0, 4.0 |") == 2  # what kin trains and sends over FedAvg
+    assert "For 3 of 6 pairs" in made["border"]  # .1 is the smallest rate of digits, and none that writers had
     assert "| mixed | two classes | digits rot4 16x100 |" in made["missing"]
     page = module.filled("".join(f"<!-- table: {name} -->\nstale\n<!-- end -->\n" for name in made), made)
     assert "stale" not in page
