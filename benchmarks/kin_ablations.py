@@ -6,9 +6,9 @@
     OMP_NUM_THREADS=1 FEDKIN_DATA=DATA python benchmarks/kin_ablations.py degrees.jsonl --degrees
 
 --degrees: those federations of the full suite whose clients differ gradually; forty minutes of one core. --constants:
-other constants in kin's choice, in place of its parts. Every run has the rate that was tuned for kin on its federation
-(stored with the suite), and the seeds of the suite. Each run is one line of the file, so a run that was stopped can be
-continued.
+other constants and rules of kin's choice, in place of its parts. Every run has the rate that was tuned for kin on its
+federation (stored with the suite), and the seeds of the suite. Each run is one line of the file, so a run that was
+stopped can be continued.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from fedkin.views import ServerView
 
 DIVERGED = -1000.0  # points
 all_levels, loss_per_sample = kin.levels_of, kin.per_sample
+best_candidate, begin_trial = kin.best_candidate, kin._begin_trial
 
 
 def only(*levels: str) -> AbstractContextManager[Any]:
@@ -70,6 +71,21 @@ def shared_bodies(
     yield
 
 
+def fewest_models(costs: kin.Costs, sizes: Mapping[str, int], levels: Sequence[str]) -> tuple[str, int]:
+    """The best candidate; in doubt, the level with the fewest models."""
+    return best_candidate({id: table[::-1] for id, table in costs.items()}, sizes, levels[::-1])
+
+
+def choose_after(share: float) -> AbstractContextManager[Any]:
+    """Choose after this share of the rounds."""
+
+    def begin(server: ServerView, method: kin.Kin) -> None:
+        begin_trial(server, method)
+        server.state["trial_end"] = server.round - 1 + int(share * (server.training.rounds - server.round + 1))
+
+    return patch.object(kin, "_begin_trial", begin)
+
+
 # All but the last with shared bodies.
 VARIANTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "shared bodies": nullcontext,
@@ -89,6 +105,10 @@ CONSTANTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "DOUBT 2": lambda: patch.object(kin, "DOUBT", 2.0),
     "CLIPPED .1": lambda: patch.object(kin, "CLIPPED", 0.1),
     "CLIPPED .4": lambda: patch.object(kin, "CLIPPED", 0.4),
+    "OWN_HEAD .3": lambda: patch.object(kin, "OWN_HEAD", Strength(0.3, 0.3)),
+    "OWN_HEAD 3": lambda: patch.object(kin, "OWN_HEAD", Strength(3.0, 3.0)),
+    "in doubt fewer models": lambda: patch.object(kin, "best_candidate", fewest_models),
+    "choice at a quarter": lambda: choose_after(0.25),
 }
 
 
@@ -156,7 +176,8 @@ def main() -> None:
     suite = FULL if options.degrees else SUITES["quick"]
     names = DEGREES if options.degrees else tuple(suite.federations)
     variants = list(CONSTANTS if options.constants else VARIANTS)
-    lines = read_lines(options.file)
+    file = options.file
+    lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     done = {(line["federation"], line["variant"], line["seed"]) for line in lines}
     if not options.table:
         for variant in variants:
@@ -165,8 +186,8 @@ def main() -> None:
                     continue
                 line = run(suite, name, variant, seed, rate)
                 lines.append(line)
-                with options.file.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(line) + "\n")
+                with file.open("a", encoding="utf-8") as opened:
+                    opened.write(json.dumps(line) + "\n")
     print(table(suite, names, variants, lines))
 
 

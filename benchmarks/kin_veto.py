@@ -37,7 +37,6 @@ from fedkin.learning.net import Net
 from fedkin.learning.sgd import infer
 from fedkin.methods import kin
 from fedkin.methods.blocks.pulled_head import pulled_heads, strengths, with_head
-from fedkin.running.bench import read_lines
 
 FEDERATIONS, SEEDS, ROUNDS = ("writers 40", "MNIST swap4 40x100"), (0, 1, 2), 20
 RULES = [(kind, z) for kind in ("head", "own", "both") for z in (1.0, 2.0)]
@@ -179,7 +178,8 @@ def main() -> None:
     parser.add_argument("--table", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    lines = read_lines(options.file)
+    file = options.file
+    lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     done = {(line["federation"], line["seed"], line["liars"], line["aim"]) for line in lines}
     for name in () if options.table else FEDERATIONS:
         for seed in SEEDS:
@@ -190,8 +190,8 @@ def main() -> None:
                 assert runs is not None
                 line = {"federation": name, "seed": seed, "liars": liars, "aim": aim, **outcome(runs, liars, place)}
                 lines.append(line)
-                with options.file.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(line) + "\n")
+                with file.open("a", encoding="utf-8") as opened:
+                    opened.write(json.dumps(line) + "\n")
     print(table(lines))
 
 
