@@ -220,6 +220,14 @@ def test_clients_that_differ_by_degrees_share_a_model_and_have_heads_of_their_ow
 
 
 @pytest.mark.slow
+def test_a_net_with_convolutions_has_its_head_pulled() -> None:
+    fed = with_a_swapped_pair_each(8)
+    result = run_of(fed, Kin(), 8, "small-plain", 0.1)
+    assert result.rounds[-1]["figures"]["pull_weights"] is not None
+    assert result.accuracy > run_of(fed, Kin(degrees="groups"), 8, "small-plain", 0.1).accuracy + 0.05
+
+
+@pytest.mark.slow
 def test_clients_of_one_distribution_keep_one_model() -> None:
     """A pull that is no surer than chance is not taken: the model is FedAvg's, but for the samples held out."""
     result = run_of(federation([common_draw] * 10, n=60), Kin())
@@ -490,6 +498,29 @@ def test_unseen_clients_get_their_groups_model() -> None:
     engine = played_with_unseen(swapped)
     assert same(engine.model("new"), engine.model("c1"))
     assert "new" not in state(engine)["group"]
+
+
+def test_after_the_choice_newcomers_and_unseen_clients_have_heads_pulled_to_the_chosen_level_s() -> None:
+    """A newcomer, and an unseen client like it, with the one strength that all have."""
+    fed = federation([common_draw, swapped] * 4)
+    others = [client("late", swapped, 80, 91, joins=6), replace(client("new", swapped, 80, 95), seen=False)]
+    whole = Federation([*fed.values(), *others], fed.task)
+    engine = engine_of(whole, Kin(), rounds=8)
+    play(engine, *range(1, 6))
+    chosen = state(engine)["choice"]
+    assert chosen["level"] == "groups"
+    chosen |= {"weights": 3.0, "bias": 0.3, "own_body": False}
+    engine.round(6)
+    shared = state(engine)["models"]["groups"][state(engine)["group"]["c1"]]
+    weight, bias = (tensor for name, tensor in shared.items() if "head" not in name)
+    for id in ("late", "new", "c1"):
+        train = whole[id].train
+        features = (train.x.flatten(1) @ weight.T + bias).relu()
+        (head,) = pulled_heads(shared, features, train.labels(), [Strength(3.0, 0.3)], whole.task)
+        own = engine.model(id)
+        assert same(body_of(own), body_of(shared))
+        assert not same(head_of(own), head_of(shared))
+        torch.testing.assert_close(head_of(own), head_of(with_head(shared, head)), rtol=0, atol=1e-6)
 
 
 def test_unseen_clients_of_no_group_get_the_mean_of_all() -> None:
