@@ -515,7 +515,7 @@ def test_after_the_choice_newcomers_and_unseen_clients_have_heads_pulled_to_the_
     weight, bias = (tensor for name, tensor in shared.items() if "head" not in name)
     for id in ("late", "new", "c1"):
         train = whole[id].train
-        features = (train.x.flatten(1) @ weight.T + bias).relu()
+        features = (train.inputs(slice(None)).flatten(1) @ weight.T + bias).relu()
         (head,) = pulled_heads(shared, features, train.labels(), [Strength(3.0, 0.3)], whole.task)
         own = engine.model(id)
         assert same(body_of(own), body_of(shared))

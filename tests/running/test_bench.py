@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from fedkin.errors import ConfigError, MethodError, RunError
 from fedkin.flow import ServerFlow
@@ -18,7 +20,7 @@ from fedkin.methods.fedu import FedU
 from fedkin.methods.local import Local
 from fedkin.records.files import read_json
 from fedkin.report.bench_page import headline, page
-from fedkin.running.bench import bench, points, rank_on_suite, read_lines, store
+from fedkin.running.bench import _mean_gain, bench, points, rank_on_suite, read_lines, store
 from fedkin.running.suites import SUITES, Entry, Suite, suite_of
 from fedkin.views import ServerView
 from support import small_federation
@@ -100,6 +102,31 @@ def test_a_place_is_the_rank_the_paired_gain_and_who_is_hurt(tmp_path: Path) -> 
     assert place["gain"] is not None
     assert place["gain"]["value"] == pytest.approx(1.5)
     assert place["border"]
+    assert place["surely"] == ["b"]
+
+
+def test_who_is_surely_hurt_is_named(tmp_path: Path) -> None:
+    lines = [line(name, s, {"a": 50.0, "b": 60.0}) for name in ("local", "fedavg") for s in (0, 1)]
+    lines += [line("mine", s, {"a": 51.0 + s, "b": 55.0}) for s in (0, 1)]
+    (place,) = rank_on_suite(suite(tmp_path), "mine", lines)[0]
+    assert (place["hurt"], place["surely"]) == (1, ["b"])
+
+
+def test_the_headline_has_the_mean_over_federations_and_what_was_told(tmp_path: Path) -> None:
+    tiny = suite(tmp_path)
+    three = replace(tiny, federations=dict.fromkeys(("x", "y", "z"), tiny.federations["small"]))
+    lines = [
+        {**line(method, s, {"a": 50.0 + gain + s}), "federation": name, "given": told}
+        for name, ahead in (("x", 1.0), ("y", 2.0), ("z", 6.0)) for s in (0, 1)
+        for method, gain, told in (("local", 0.0, []), ("mine", ahead, ["2 groups"]))
+    ]  # fmt: skip
+    places = rank_on_suite(three, "mine", lines)[0]
+    gain = _mean_gain(places)
+    assert gain is not None
+    wanted = stats.ttest_1samp([1.0, 2.0, 6.0], 0).confidence_interval(0.95)
+    assert (gain["value"], gain["low"], gain["high"]) == pytest.approx((3.0, wanted.low, wanted.high))
+    said = headline({"method": "mine", "suite": "tiny", "federations": places, "mean_gain": gain})
+    assert "in the mean of 3 federations +3.0 (-3.6 to +9.6) points from it; it was told: 2 groups" in said
 
 
 def test_a_method_without_all_seeds_is_not_ranked(tmp_path: Path) -> None:

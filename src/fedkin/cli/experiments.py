@@ -388,7 +388,7 @@ def _print_bench(data: Mapping[str, Any]) -> None:
         if row["mean"] is None:
             lines.append((row["federation"], "-", "-", "", row["failed"][:40] or "no rate works", "", ""))
             continue
-        hurt = "-" if row["hurt"] is None else f"{row['hurt']} ({row['surely']}) of {row['clients']}"
+        hurt = "-" if row["hurt"] is None else f"{row['hurt']} ({len(row['surely'])}) of {row['clients']}"
         lines.append((
             row["federation"], f"{row['mean']:.1f}", f"{row['rank']} of {row['of']}", row["reference"] or "-",
             interval(row["gain"], brackets=False), interval(row["adds"].get("self"), brackets=False), hurt,

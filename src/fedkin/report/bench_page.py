@@ -17,6 +17,7 @@ NOTES = (
     "difference: from the best of local, fedavg, fedavg-ft, ditto, fedper",
     "adds, less @self: the method minus its control without exchange",
     "in brackets: paired 95 % intervals over seeds; *: it excludes 0",
+    "federations are chosen, not drawn: their mean holds for these, and its interval says how much they differ",
     "hurt: clients below training alone (surely below)",
 )
 
@@ -36,7 +37,15 @@ def headline(data: Data) -> str:
     return (
         f"{data['method']}: mean rank {rank:.1f} over {len(rows)} of {len(data['federations'])} federations; surely "
         f"above the best simple method on {above}, surely below on {below}, not told apart on {rest}"
+        f"{_in_the_mean(data)}"
     )
+
+
+def _in_the_mean(data: Data) -> str:
+    """The mean difference over federations, and what the method was told, for the headline."""
+    gain, given = data.get("mean_gain"), sorted({text for row in data["federations"] for text in row["given"]})
+    mean = "" if gain is None else f"; in the mean of {gain['federations']} federations {interval(gain)} points from it"
+    return mean + (f"; it was told: {', '.join(given)}" if given else "")
 
 
 def budget(data: Data) -> str:
@@ -90,7 +99,7 @@ def _cells(row: Data, controls: Sequence[str]) -> list[str]:
     return [
         row["federation"], f"{row['mean']:.1f}", f"{row['rank']} of {row['of']}", row["reference"] or "-",
         interval(row["gain"]), *(interval(row["adds"].get(control)) for control in controls),
-        NONE if row["hurt"] is None else f"{row['hurt']} ({row['surely']}) of {row['clients']}",
+        NONE if row["hurt"] is None else f"{row['hurt']} ({len(row['surely'])}) of {row['clients']}",
         NONE if row["trained"] is None else f"{row['trained']:.2f}",
         NONE if row["bytes"] is None else f"{row['bytes'] / 1e6:.1f}",
         NONE if row["ari"] is None else f"{row['ari']:.2f}",

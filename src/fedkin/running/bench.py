@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from fedkin import graph
-from fedkin.analysis.intervals import added
+from fedkin.analysis.intervals import added, over
 from fedkin.analysis.ranking import Diagram, diagram
 from fedkin.errors import ConfigError, RunError
 from fedkin.federation import Federation
@@ -146,6 +146,7 @@ def _figures(federation: Federation, result: Result) -> Line:
         "mean": _rounded_mean([value for value in values.values() if value is not None]),
         "bytes": result.summary["bytes"]["up"] + result.summary["bytes"]["down"],
         "trained": sum(row["samples"] for row in result.rounds),
+        "given": list(result.summary.get("given", ())),
         "groups": result.summary["groups"]["found"],
         "ari": round(graph.ari([planted[id] for id in groups], list(groups.values())), 4)
         if planted and groups else None,
@@ -164,13 +165,13 @@ def _rounded_mean(values: Sequence[float]) -> float | None:
 #
 # mean: its figure. rank: among all methods with results, 1 is the best; of: number of these methods. reference: the
 # best simple method; gain: the paired difference from it. adds: the paired difference from each control, by its name.
-# hurt: number of clients whose mean over seeds is below Local's; surely: those whose whole interval is below it;
-# clients: number of all clients. lr: the chosen rate; border: whether it is the smallest or largest that was tried.
-# trained: samples in all local steps, as a multiple of FedAvg's. bytes: sent up and down. ari: agreement of the
-# method's groups with the planted groups.
+# hurt: number of clients whose mean over seeds is below Local's; surely: ids of those whose whole interval is below it;
+# clients: number of all clients. given: what the method was told of the clients. lr: the chosen rate; border: whether
+# it is the smallest or largest that was tried. trained: samples in all local steps, as a multiple of FedAvg's. bytes:
+# sent up and down. ari: agreement of the method's groups with the planted groups.
 _UNKNOWN: Line = {
     "mean": None, "rank": None, "of": 0, "reference": None, "gain": None, "adds": {}, "hurt": None, "surely": None,
-    "clients": 0, "lr": None, "border": False, "trained": None, "bytes": None, "ari": None, "failed": "",
+    "clients": 0, "given": [], "lr": None, "border": False, "trained": None, "bytes": None, "ari": None, "failed": "",
 }  # fmt: skip
 
 
@@ -185,6 +186,15 @@ def rank_on_suite(suite: Suite, label: str, lines: Sequence[Line]) -> tuple[list
             place = {"of": len(finished[name]), "failed": _failure(lines, name, label)}
         places.append({"federation": name, **_UNKNOWN, **place})
     return places, _ranks(label, list(finished.values()))
+
+
+def _mean_gain(places: Sequence[Line]) -> Line | None:
+    """The mean over federations of the difference from the best simple method, with Student's interval over them."""
+    gains = [place["gain"]["value"] for place in places if place["gain"] is not None]
+    interval = over(gains)
+    if interval is None:
+        return None
+    return {"value": float(np.mean(gains)), "low": interval.low, "high": interval.high, "federations": len(gains)}
 
 
 def _failure(lines: Sequence[Line], federation: str, label: str) -> str:
@@ -215,11 +225,13 @@ def _place(entry: Entry, label: str, rows: Mapping[str, BySeed]) -> Line:
     first = mine[min(mine)]
     place = _rank(label, rows) | {
         "adds": _adds(label, rows), "clients": len(first["points"]), "lr": first["lr"],
+        "given": sorted({text for line in mine.values() for text in line.get("given", ())}),
         "border": first["lr"] in (min(entry.rates), max(entry.rates)),
     }  # fmt: skip
     if "local" in rows:
         lost = _losses(mine, rows["local"])
-        place |= {"hurt": sum(value > 0 for value, _ in lost), "surely": sum(sure for _, sure in lost)}
+        place |= {"hurt": sum(value > 0 for value, _ in lost.values())}
+        place |= {"surely": [id for id, (_, is_sure) in lost.items() if is_sure]}
     if fedavg is not None and all("trained" in line for line in (*mine.values(), *fedavg.values())):
         place["trained"] = _total(mine, "trained") / _total(fedavg, "trained")
     if "bytes" in first:
@@ -263,14 +275,14 @@ def difference(one: BySeed, other: BySeed) -> dict[str, Any] | None:
     return None if gain is None else gain._asdict()
 
 
-def _losses(one: BySeed, other: BySeed) -> list[tuple[float, bool]]:
-    """For each client: (points lost, mean over seeds; whether Student's 95 % interval is all above 0)."""
+def _losses(one: BySeed, other: BySeed) -> dict[str, tuple[float, bool]]:
+    """{client id: (points lost, mean over seeds; whether Student's 95 % interval is all above 0)}."""
     gaps = _gaps(one, other)
-    lost = []
+    lost = {}
     for id in sorted(set().union(*gaps.values())):
         gain = added({seed: {id: by_client[id]} for seed, by_client in gaps.items() if id in by_client})
         if gain is not None:
-            lost.append((-gain.value, gain.high is not None and gain.high < 0))
+            lost[id] = (-gain.value, gain.high is not None and gain.high < 0)
     return lost
 
 
@@ -311,6 +323,7 @@ def bench(
                    "rates": max(len(entry.rates) for entry in suite.federations.values())},
         "data": data,
         "federations": places,
+        "mean_gain": _mean_gain(places),
         "ranks": None if ranks is None else {
             "mean_ranks": dict(zip(ranks.methods, ranks.ranks, strict=True)),
             "critical_difference": ranks.difference, "friedman_p": ranks.friedman,
