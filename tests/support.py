@@ -52,9 +52,20 @@ NEEDS_ACCOUNTANT = pytest.mark.skipif(
 NET_METHODS = {name: kind for name, kind in METHODS.items() if not kind.linear}
 
 
+# Settings whose defaults cost more and reach no other code.
+QUICK: Mapping[str, Mapping[str, Any]] = {
+    "flt": {"graph": {"embedding": "pca"}},  # UMAP compiles its code for seconds; test_flt.py has it
+    "fedcollab": {"exchanges": 2, "restarts": 10},  # the second exchange goes on from what the first one trained
+    "fedem": {"unseen_steps": 5},
+    "pfedme": {"inner_steps": 2},
+    "fedala": {"first_passes": 2},
+    "fedavg-ft": {"passes": 2},
+}
+
+
 def default_method(name: str) -> ServerMethod | PeerMethod:
-    """A method with its defaults; flt without UMAP, which compiles its code for seconds (test_flt.py has it)."""
-    return METHODS[name].model_validate({"graph": {"embedding": "pca"}} if name == "flt" else {})
+    """A method with its defaults, except for those that only cost time."""
+    return METHODS[name].model_validate(QUICK.get(name, {}))
 
 
 # One method for each pattern of traffic: none, one mean, several phases, a server's graph, models that clients choose

@@ -20,11 +20,10 @@ from fedkin.errors import MethodError, RunError
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.flow import ClientFlow, Fit, Infer, Message
 from fedkin.learning.net import Net
-from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.local import Local
 from fedkin.methods.sfmtl_graph import SfmtlGraph
-from support import NET_METHODS, by_pattern, play, same, small_federation, small_setup, with_settings
+from support import NET_METHODS, by_pattern, default_method, play, same, small_federation, small_setup, with_settings
 
 MODES = ["one-by-one", "fast", pytest.param("workers", marks=pytest.mark.slow)]
 
@@ -41,7 +40,7 @@ def after(setup: Setup, mode: str, rounds: int = 3, workers: int = 1) -> tuple[d
 @pytest.mark.parametrize("name", by_pattern(NET_METHODS))
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.float64, 1e-9)])
 def test_stacked_agrees_with_one_by_one(name: str, dtype: torch.dtype, tolerance: float) -> None:
-    setup = small_setup(METHODS[name](), dtype=dtype, clients_per_round=5)
+    setup = small_setup(default_method(name), dtype=dtype, clients_per_round=5)
     reference, scores = after(setup, "one-by-one")
     models, other = after(setup, "fast")
     torch.testing.assert_close(models, reference, rtol=tolerance, atol=tolerance)
@@ -68,7 +67,7 @@ class Here:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedavg", "mapl"])
 def test_a_worker_gives_the_bits_of_one_by_one(name: str) -> None:
-    setup = small_setup(METHODS[name](), clients_per_round=5)
+    setup = small_setup(default_method(name), clients_per_round=5)
     reference, scores = after(setup, "one-by-one")
     models, other = after(setup, "workers")
     assert same(reference, models)

@@ -23,7 +23,7 @@ from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.local import Local
 from fedkin.views import ClientView, PeerView, ServerView
-from support import NET_METHODS, by_pattern, play, same, small_federation, small_setup, with_settings
+from support import NET_METHODS, by_pattern, default_method, play, same, small_federation, small_setup, with_settings
 
 WORKERS = pytest.param("workers", marks=pytest.mark.slow)
 
@@ -164,7 +164,7 @@ def test_an_unseen_client_without_training_samples_is_scored_all_the_same(name: 
     federation = small_federation()
     first = sorted(federation)[0]
     bare = changed(federation, seen=False, train=federation[first].train.take([]))
-    engine = LocalEngine(small_setup(METHODS[name](), bare))
+    engine = LocalEngine(small_setup(default_method(name), bare))
     for number in (1, 2):
         engine.round(number)
         assert engine.evaluate()[first].n == len(federation[first].test)

@@ -22,7 +22,7 @@ from fedkin.learning.sgd import fit
 from fedkin.learning.stacked import StackedFit
 from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
-from support import NET_METHODS, by_pattern, play, same, small_federation, small_setup, with_settings
+from support import NET_METHODS, by_pattern, default_method, play, same, small_federation, small_setup, with_settings
 
 WEIGHTS = (0.2, 3.0, 1.0, 0.7)
 SILENT = ["fedclassavg", "fedem", "mapl", "mapl-plus"]
@@ -93,7 +93,7 @@ def test_a_client_with_equal_classes_or_one_has_no_weights(labels: list[int]) ->
 
 
 def models(name: str, mode: str = "one-by-one", **training: Any) -> dict[str, dict[str, Tensor]]:
-    setup = with_settings(small_setup(METHODS[name](), small_federation(), **training), mode=mode, workers=2)
+    setup = with_settings(small_setup(default_method(name), small_federation(), **training), mode=mode, workers=2)
     engine = LocalEngine(setup)
     try:
         play(engine, 1, 2)
