@@ -18,7 +18,6 @@ from fedkin.engines.transport import Envelope, Inbox, Validator
 from fedkin.errors import ConfigError, MethodError
 from fedkin.flow import Ask, Message, ServerFlow, phase
 from fedkin.forms import COUNT, NET, Context, Integers, Number, Problem, Shaped, check_sound, problem_of
-from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
 from fedkin.views import ClientView, ServerView
 from support import NET_METHODS, by_pattern, default_method, play, small_federation, small_setup, with_settings

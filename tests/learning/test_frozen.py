@@ -29,7 +29,7 @@ from support import NET_METHODS, by_pattern, default_method, plain_fedavg, small
 
 WIDTH, INNER, RANK, CLASSES = 5, 24, 2, 4
 TRAINED = 2 * RANK * INNER + INNER * CLASSES + CLASSES
-PLAN = {"rounds": 2, "lr": 0.1, "batch_size": 8, "local_steps": 3}
+PLAN = {"rounds": 2, "lr": 0.1, "batch_size": 8, "local_steps": 2}
 
 
 class Adapted(nn.Module):
@@ -142,7 +142,7 @@ HOW: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("how", [pytest.param(how, marks=pytest.mark.slow if "workers" in how else ()) for how in HOW])
-def test_frozen_values_are_the_net_s_in_every_mode(how: dict[str, Any]) -> None:
+def test_frozen_values_are_the_net_s_in_every_mode(how: dict[str, Any], workers_here: None) -> None:
     """Equal to a plain loop whose frozen part is in evaluation mode."""
     body, head = (part.double() for part in norms())
     want = plain_fedavg(
