@@ -100,7 +100,8 @@ def test_before_the_warmup_ends_weights_are_equal_and_so_are_they_without_learni
 
 @pytest.mark.slow
 def test_a_warmup_below_one_is_a_fraction_of_the_rounds_and_the_default_learns_weights_in_every_run() -> None:
-    federation, plan = two_groups(4), {"rounds": 4, "local_steps": 2}
+    federation = two_groups(4)
+    plan: dict[str, Any] = {"rounds": 4, "local_steps": 2}
     part = ran(setup_of(MAPL(warmup=0.5), federation, **plan), 4)
     assert same_bits(part, ran(setup_of(MAPL(warmup=2), federation, **plan), 4))
     assert not same_bits(part, ran(setup_of(MAPL(warmup=3), federation, **plan), 4))
