@@ -13,7 +13,7 @@ from hypothesis import settings
 
 from fedkin.federation import Federation
 from fedkin.running import plugins
-from support import small_federation
+from support import Here, small_federation
 
 settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("repeatable")
@@ -33,6 +33,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def federation() -> Federation:
     """Six clients, two planted groups."""
     return small_federation()
+
+
+@pytest.fixture
+def workers_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mode "workers" without a process, whose start costs seconds: tests/engines/test_modes.py starts some."""
+    monkeypatch.setattr("joblib.externals.loky.ProcessPoolExecutor", Here)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
 from dataclasses import replace
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -18,6 +19,7 @@ from torch.nn import functional as F
 
 from fedkin import codec
 from fedkin.engines import Engine, Faults, LocalEngine, Outcome, RecordingObserver, Setup
+from fedkin.engines.executors import workers as crossed
 from fedkin.engines.executors.jobs import OneByOne
 from fedkin.engines.results import SERVER
 from fedkin.engines.site import LocalSite
@@ -52,9 +54,20 @@ NEEDS_ACCOUNTANT = pytest.mark.skipif(
 NET_METHODS = {name: kind for name, kind in METHODS.items() if not kind.linear}
 
 
+# Settings whose defaults cost more and reach no other code.
+QUICK: Mapping[str, Mapping[str, Any]] = {
+    "flt": {"graph": {"embedding": "pca"}},  # UMAP compiles its code for seconds; test_flt.py has it
+    "fedcollab": {"exchanges": 2, "restarts": 10},  # the second exchange goes on from what the first one trained
+    "fedem": {"unseen_steps": 5},
+    "pfedme": {"inner_steps": 2},
+    "fedala": {"first_passes": 2},
+    "fedavg-ft": {"passes": 2},
+}
+
+
 def default_method(name: str) -> ServerMethod | PeerMethod:
-    """A method with its defaults; flt without UMAP, which compiles its code for seconds (test_flt.py has it)."""
-    return METHODS[name].model_validate({"graph": {"embedding": "pca"}} if name == "flt" else {})
+    """A method with its defaults, except for those that only cost time."""
+    return METHODS[name].model_validate(QUICK.get(name, {}))
 
 
 # One method for each pattern of traffic: none, one mean, several phases, a server's graph, models that clients choose
@@ -212,6 +225,21 @@ def stored(samples: Samples) -> Tensor:
     """The inputs of samples that are one array, as they are stored."""
     assert isinstance(samples.x, Tensor)
     return samples.x
+
+
+class Here:
+    """Stands for the pool of worker processes: it does their work in this one, from the same bytes."""
+
+    def __init__(self, workers: int, initializer: object, initargs: tuple[Path]) -> None:
+        crossed._CLIENTS.update(torch.load(initargs[0], mmap=True, weights_only=False))
+
+    def submit(self, work: Any, *given: Any) -> Future[bytes]:
+        done: Future[bytes] = Future()
+        done.set_result(work(*given))
+        return done
+
+    def shutdown(self, **_: Any) -> None:
+        crossed._CLIENTS.clear()
 
 
 def plain_fedavg(

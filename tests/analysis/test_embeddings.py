@@ -16,7 +16,7 @@ from fedkin.learning.net import head_of
 from fedkin.learning.sgd import load
 from fedkin.methods import METHODS
 from fedkin.records.recorder import Records
-from support import NET_METHODS, by_pattern, present, small_setup, with_settings
+from support import NET_METHODS, by_pattern, default_method, present, small_setup, with_settings
 
 
 def trained(name: str = "sfmtl-graph", rounds: int = 2, engine: str = "local", **settings: object) -> LocalEngine:
@@ -32,7 +32,7 @@ def measured(engine: LocalEngine) -> Features:
 
 @pytest.mark.parametrize("name", by_pattern(sorted(NET_METHODS)))
 def test_a_method_without_exchange_is_measured_too(name: str) -> None:
-    engine = LocalEngine(with_settings(small_setup(METHODS[name]()), alone=True))
+    engine = LocalEngine(with_settings(small_setup(default_method(name)), alone=True))
     engine.round(1)
     found = measured(engine)
     assert -1 not in found.features.client

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -12,8 +13,9 @@ from fedkin import codec
 from fedkin.engines import Envelope, LocalEngine, RecordingObserver, Setup, Traffic, Transport
 from fedkin.engines.results import SERVER, Missing
 from fedkin.engines.site import LocalSite, Running
-from fedkin.engines.transport import spoiled
+from fedkin.engines.transport import Validator, spoiled
 from fedkin.flow import Message, PeerMethod, ServerMethod
+from fedkin.forms import Problem
 from support import NET_METHODS, cases, default_method, small_setup
 
 CASES: dict[str, ServerMethod | PeerMethod] = {**{name: default_method(name) for name in NET_METHODS}, **cases()}
@@ -40,19 +42,36 @@ class Spoiling(Transport):
 
 
 @cache
-def phases(name: str) -> dict[str, int]:
-    """The phases in which client `victim` answers, or shares, and the first round of each; nothing is ever refused."""
-    witness = RecordingObserver()
+def honest(name: str) -> tuple[Validator, dict[str, int], list[tuple[str, Message, Message]]]:
+    """What client `victim` sends in a run in which nothing is refused.
+
+    The server's checks; the phases in which it answers, or shares, and the first round of each; each phase's first
+    message with each set of fields, and what it answers.
+    """
+    witness, checked = RecordingObserver(), dict[tuple[str, ...], tuple[str, Message, Message]]()
     engine = LocalEngine(setup(name), observers=[witness])
-    for number in range(1, ROUNDS + 1):
-        assert not [row for row in engine.round(number).traffic if row.missing]
-    engine.evaluate()
+    validator = engine.exchange.validator
+
+    def problem(sender: str, phase: str, message: Message, request: Message) -> Problem | None:
+        if sender == victim(name):
+            checked.setdefault((phase, *message), (phase, message, request))
+        return Validator.problem(validator, sender, phase, message, request)
+
+    with mock.patch.object(validator, "problem", problem):
+        for number in range(1, ROUNDS + 1):
+            assert not [row for row in engine.round(number).traffic if row.missing]
+        engine.evaluate()
     assert not engine.missed
     found: dict[str, int] = {}
     for envelope in witness.envelopes:
         if envelope.sender == victim(name):
             found.setdefault(envelope.phase, envelope.round)
-    return found
+    return validator, found, list(checked.values())
+
+
+def phases(name: str) -> dict[str, int]:
+    """The phases in which client `victim` answers, or shares, and the first round of each."""
+    return honest(name)[1]
 
 
 def setup(name: str) -> Setup:

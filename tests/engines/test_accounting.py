@@ -84,7 +84,7 @@ def test_each_client_counts_with_its_own_net() -> None:
 
 
 @pytest.mark.parametrize("mode", ["fast", pytest.param("workers", marks=pytest.mark.slow)])
-def test_every_mode_counts_the_same(mode: str) -> None:
+def test_every_mode_counts_the_same(mode: str, workers_here: None) -> None:
     setup = setup_of(MAPL(warmup=9), two_groups())
     assert flops_of(with_settings(setup, mode=mode, workers=1)) == flops_of(setup)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
@@ -15,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from fedkin.engines import LocalEngine, Setup
-from fedkin.engines.executors import workers as crossed
 from fedkin.errors import MethodError, RunError
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.flow import ClientFlow, Fit, Infer, Message
@@ -24,7 +22,17 @@ from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.local import Local
 from fedkin.methods.sfmtl_graph import SfmtlGraph
-from support import NET_METHODS, by_pattern, play, same, small_federation, small_setup, with_settings
+from support import (
+    NET_METHODS,
+    PATTERNS,
+    by_pattern,
+    default_method,
+    play,
+    same,
+    small_federation,
+    small_setup,
+    with_settings,
+)
 
 MODES = ["one-by-one", "fast", pytest.param("workers", marks=pytest.mark.slow)]
 
@@ -39,9 +47,17 @@ def after(setup: Setup, mode: str, rounds: int = 3, workers: int = 1) -> tuple[d
 
 
 @pytest.mark.parametrize("name", by_pattern(NET_METHODS))
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.float64, 1e-9)])
-def test_stacked_agrees_with_one_by_one(name: str, dtype: torch.dtype, tolerance: float) -> None:
-    setup = small_setup(METHODS[name](), dtype=dtype, clients_per_round=5)
+def test_stacked_agrees_with_one_by_one(name: str) -> None:
+    stacked_agrees(name, torch.float64, 1e-9)
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_stacked_agrees_with_one_by_one_in_float32(name: str) -> None:
+    stacked_agrees(name, torch.float32, 1e-4)
+
+
+def stacked_agrees(name: str, dtype: torch.dtype, tolerance: float) -> None:
+    setup = small_setup(default_method(name), dtype=dtype, clients_per_round=5)
     reference, scores = after(setup, "one-by-one")
     models, other = after(setup, "fast")
     torch.testing.assert_close(models, reference, rtol=tolerance, atol=tolerance)
@@ -50,46 +66,27 @@ def test_stacked_agrees_with_one_by_one(name: str, dtype: torch.dtype, tolerance
         assert other[id].loss == pytest.approx(scores[id].loss, rel=1e-3)
 
 
-class Here:
-    """Stands for the pool of worker processes: it does their work in this one, from the same bytes."""
-
-    def __init__(self, workers: int, initializer: object, initargs: tuple[Path]) -> None:
-        crossed._CLIENTS.update(torch.load(initargs[0], mmap=True, weights_only=False))
-
-    def submit(self, work: Any, *given: Any) -> Future[bytes]:
-        done: Future[bytes] = Future()
-        done.set_result(work(*given))
-        return done
-
-    def shutdown(self, **_: Any) -> None:
-        crossed._CLIENTS.clear()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["fedavg", "mapl"])
-def test_a_worker_gives_the_bits_of_one_by_one(name: str) -> None:
-    setup = small_setup(METHODS[name](), clients_per_round=5)
-    reference, scores = after(setup, "one-by-one")
-    models, other = after(setup, "workers")
+def gives_the_bits_of_one_by_one(setup: Setup, workers: int = 1) -> None:
+    reference, scores = after(setup, "one-by-one", rounds=2)
+    models, other = after(setup, "workers", rounds=2, workers=workers)
     assert same(reference, models)
     assert other == scores
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", by_pattern(NET_METHODS))
-def test_jobs_and_results_of_every_method_cross_as_bytes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("joblib.externals.loky.ProcessPoolExecutor", Here)
-    test_a_worker_gives_the_bits_of_one_by_one(name)
+def test_jobs_and_results_of_every_method_cross_as_bytes(name: str, workers_here: None) -> None:
+    gives_the_bits_of_one_by_one(small_setup(default_method(name), clients_per_round=5))
+
+
+@pytest.mark.slow
+def test_a_worker_gives_the_bits_of_one_by_one() -> None:
+    gives_the_bits_of_one_by_one(small_setup(METHODS["mapl"](), clients_per_round=5))
 
 
 @pytest.mark.slow
 def test_workers_give_the_bits_of_one_by_one_however_many_there_are() -> None:
-    setup = small_setup(SfmtlGraph(lam=0.5, anchors="mean"))
-    reference, scores = after(setup, "one-by-one")
-    for workers in (1, 3):
-        models, other = after(setup, "workers", workers=workers)
-        assert other == scores
-        assert same(reference, models)
+    gives_the_bits_of_one_by_one(small_setup(SfmtlGraph(lam=0.5, anchors="mean")), workers=2)
 
 
 def test_stacks_are_the_same_bits_each_time() -> None:
@@ -100,7 +97,7 @@ def test_stacks_are_the_same_bits_each_time() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_an_error_names_the_client_in_every_mode(mode: str) -> None:
+def test_an_error_names_the_client_in_every_mode(mode: str, workers_here: None) -> None:
     setup = small_setup(Local(), lr=1e30)
     with pytest.raises(MethodError, match=r"client 'site-.', phase 'train': the training loss became"):
         after(setup, mode)
@@ -141,7 +138,7 @@ def labels_of(model: Any, batch: Any) -> Tensor:
 
 
 @pytest.mark.slow
-def test_phases_with_many_requests() -> None:
+def test_phases_with_many_requests(workers_here: None) -> None:
     setup = small_setup(Chatty())
     reference, _ = after(setup, "one-by-one")
     for mode in ("fast", "workers"):
@@ -180,7 +177,7 @@ class SendsUnreadable(FedAvg):
 
 
 @pytest.mark.slow
-def test_a_worker_says_what_it_cannot_read() -> None:
+def test_a_worker_says_what_it_cannot_read(workers_here: None) -> None:
     setup = small_setup(SendsUnreadable())
     after(setup, "one-by-one", rounds=1)
     with pytest.raises(RunError, match=r"client 'site-.' \(ValueError: invalid literal.*'no number'\).*'one-by-one'"):

@@ -23,7 +23,7 @@ from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.local import Local
 from fedkin.views import ClientView, PeerView, ServerView
-from support import NET_METHODS, by_pattern, play, same, small_federation, small_setup, with_settings
+from support import NET_METHODS, by_pattern, default_method, play, same, small_federation, small_setup, with_settings
 
 WORKERS = pytest.param("workers", marks=pytest.mark.slow)
 
@@ -37,7 +37,7 @@ def changed(federation: Federation, **fields: Any) -> Federation:
 
 
 @pytest.mark.parametrize("mode", ["one-by-one", "fast", WORKERS])
-def test_drift_is_training_on_the_new_samples(mode: str) -> None:
+def test_drift_is_training_on_the_new_samples(mode: str, workers_here: None) -> None:
     """From its round on, a changed client is the client that owns the new samples."""
     federation = small_federation()
     first, other = sorted(federation)[:2]
@@ -164,7 +164,7 @@ def test_an_unseen_client_without_training_samples_is_scored_all_the_same(name: 
     federation = small_federation()
     first = sorted(federation)[0]
     bare = changed(federation, seen=False, train=federation[first].train.take([]))
-    engine = LocalEngine(small_setup(METHODS[name](), bare))
+    engine = LocalEngine(small_setup(default_method(name), bare))
     for number in (1, 2):
         engine.round(number)
         assert engine.evaluate()[first].n == len(federation[first].test)
@@ -250,7 +250,7 @@ class Probing(Local):
 
 
 @pytest.mark.parametrize("other", ["fast", WORKERS])
-def test_another_net_and_other_samples_give_the_same_in_every_mode(other: str) -> None:
+def test_another_net_and_other_samples_give_the_same_in_every_mode(other: str, workers_here: None) -> None:
     federation = small_federation()
     Probing.other = Net.build(lambda: Mlp(hidden=(3, 6)).build(federation.task), 5)
     said: dict[str, dict[str, Tensor]] = {}
@@ -283,7 +283,7 @@ class Bodies(Local):
 
 
 @pytest.mark.parametrize("mode", ["one-by-one", "fast", WORKERS])
-def test_unlike_nets_train_as_they_would_alone(mode: str) -> None:
+def test_unlike_nets_train_as_they_would_alone(mode: str, workers_here: None) -> None:
     setup = unlike(small_setup(Bodies()))
     engine = LocalEngine(with_settings(setup, mode=mode, workers=2))
     try:

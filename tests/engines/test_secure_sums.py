@@ -37,7 +37,7 @@ from fedkin.engines.secure_sums import (
 from fedkin.errors import ConfigError, MethodError
 from fedkin.flow import Mean, Message
 from fedkin.methods import METHODS
-from support import Losing, play, small_federation, small_setup, with_settings
+from support import QUICK, Losing, play, small_federation, small_setup, with_settings
 
 Change = Callable[[str, dict[str, Message]], Mapping[str, Message]]
 SECURE = Privacy(secure_sums=True)
@@ -445,13 +445,14 @@ def test_the_page_says_which_methods_run_and_what_is_still_seen() -> None:
     signing = Privacy(secure_sums=True, signature_epsilon=4.0)
     cases += [(f"{name} with signature_epsilon", name, signing) for name in ("kin", "flt-same")]
     for case, name, privacy in cases:
-        how = {"groups": groups} if name == "given" else {}
+        how = {**QUICK.get(name, {}), **({"groups": groups} if name == "given" else {})}
         witness = RecordingObserver()
         with suppress(ConfigError):
             # Long enough for kin's choice.
-            setup = replace(small_setup(METHODS[name](**how), rounds=12), privacy=privacy)
+            setup = small_setup(METHODS[name].model_validate(how), rounds=12, local_steps=1)
+            setup = replace(setup, privacy=privacy)
             engine = LocalEngine(setup, observers=[witness])
-            play(engine, *range(1, 9 if name == "kin" else 4))
+            play(engine, *range(1, 9 if name == "kin" else 3))
             sent = [each for each in witness.envelopes if each.receiver == SERVER]
             assert any(each.phase == MASKED for each in sent), name
             fields = {field for each in sent if each.phase not in (set(STEPS) - {MASKED}) for field in each.message}

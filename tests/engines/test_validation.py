@@ -18,10 +18,9 @@ from fedkin.engines.transport import Envelope, Inbox, Validator
 from fedkin.errors import ConfigError, MethodError
 from fedkin.flow import Ask, Message, ServerFlow, phase
 from fedkin.forms import COUNT, NET, Context, Integers, Number, Problem, Shaped, check_sound, problem_of
-from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
 from fedkin.views import ClientView, ServerView
-from support import NET_METHODS, by_pattern, play, small_federation, small_setup, with_settings
+from support import NET_METHODS, by_pattern, default_method, play, small_federation, small_setup, with_settings
 
 SETUP = small_setup(FedAvg()).equipped()
 NAMES = sorted(SETUP.federation)
@@ -173,7 +172,7 @@ def test_a_large_update_does_not_spread(engine: type[LocalEngine], mode: str) ->
 
 @pytest.mark.parametrize("name", by_pattern(NET_METHODS))
 def test_a_method_ends_finite_with_a_client_whose_update_overflows(name: str) -> None:
-    made = LocalEngine(with_settings(small_setup(METHODS[name](), local_steps=1), adversaries="scale:0.2:1e39"))
+    made = LocalEngine(with_settings(small_setup(default_method(name), local_steps=1), adversaries="scale:0.2:1e39"))
     play(made, 1, 2)
     for id in set(made.setup.federation) - made.adversaries:
         assert all(bool(torch.isfinite(tensor).all()) for tensor in made.model(id).values())

@@ -236,9 +236,9 @@ def test_the_stage() -> None:
 @pytest.mark.slow
 def test_thousands_of_clients() -> None:
     rng = np.random.default_rng(0)
-    truth = rng.integers(10, size=3000)
+    truth = rng.integers(10, size=2000)
     shift = 6 * rng.normal(size=(10, 8))
-    data = [(x + shift[g], y) for (x, y), g in zip(mixture(rng, [30] * 3000), truth, strict=True)]
+    data = [(x + shift[g], y) for (x, y), g in zip(mixture(rng, [30] * 2000), truth, strict=True)]
     assert ari(truth, find(signed(data)).labels) > 0.99
 
 

@@ -230,9 +230,9 @@ def clients(rng: Any, k: int, apart: float, noise: float = 0.2) -> Any:
 @pytest.mark.parametrize("k", [24, 170])
 def test_clumps_are_found_and_gaussian_spread_is_not(k: int) -> None:
     rng = np.random.default_rng(k)
-    times = 8 if k < 100 else 2
+    times = 8 if k < 100 else 1
     none = [clump_p(*clients(rng, k, 0.0), seed=s)[0] for s in range(times)]
-    assert np.sum(np.array(none) <= 0.05) <= 2
+    assert np.sum(np.array(none) <= 0.05) <= times // 4
     two = [clump_p(*clients(rng, k, 9.0), seed=s)[0] for s in range(times)]
     assert np.max(two) <= 0.01
     assert clump_p(*clients(rng, 3, 9.0)) == (1.0, 0.0)

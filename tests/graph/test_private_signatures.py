@@ -140,9 +140,9 @@ def test_levels_hold_whatever_the_noise(kind: str, noise: float, sizes: str) -> 
         rng, plan = np.random.default_rng([seed, 3]), plan_for(kind, seed=seed)
         clients = []
         for n in np.exp(rng.uniform(np.log(least), np.log(most), 8)).astype(int):
-            exact = sums(plan, rng.normal(size=(n, 4)), targets(np.random.default_rng(n), kind, n))
-            if kind == "a number":
-                exact = sums(plan, rng.normal(size=(n, 4)), rng.normal(size=n))
+            x = rng.normal(size=(n, 4))
+            y = rng.normal(size=n) if kind == "a number" else targets(np.random.default_rng(n), kind, n)
+            exact = sums(plan, x, y)
             clients.append(signature_of_sums(plan, n, exact + noise * rng.standard_normal(len(exact)), noise))
         root = Search(clients, 1e-300, 0)
         smallest += [stack.p(0.0, 0) for stack in root.stacks.values()]

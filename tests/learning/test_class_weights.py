@@ -22,7 +22,17 @@ from fedkin.learning.sgd import fit
 from fedkin.learning.stacked import StackedFit
 from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
-from support import NET_METHODS, by_pattern, play, same, small_federation, small_setup, with_settings
+from support import (
+    NET_METHODS,
+    PATTERNS,
+    by_pattern,
+    default_method,
+    play,
+    same,
+    small_federation,
+    small_setup,
+    with_settings,
+)
 
 WEIGHTS = (0.2, 3.0, 1.0, 0.7)
 SILENT = ["fedclassavg", "fedem", "mapl", "mapl-plus"]
@@ -93,7 +103,7 @@ def test_a_client_with_equal_classes_or_one_has_no_weights(labels: list[int]) ->
 
 
 def models(name: str, mode: str = "one-by-one", **training: Any) -> dict[str, dict[str, Tensor]]:
-    setup = with_settings(small_setup(METHODS[name](), small_federation(), **training), mode=mode, workers=2)
+    setup = with_settings(small_setup(default_method(name), small_federation(), **training), mode=mode, workers=2)
     engine = LocalEngine(setup)
     try:
         play(engine, 1, 2)
@@ -105,7 +115,8 @@ def models(name: str, mode: str = "one-by-one", **training: Any) -> dict[str, di
 @pytest.mark.parametrize("name", by_pattern(HONOURING))
 def test_every_method_honours_them_or_refuses(name: str) -> None:
     plain = models(name)
-    assert same(plain, models(name, class_weights=(0.5,) * 4))
+    if name in PATTERNS:  # equal weights are no weights before a method sees them
+        assert same(plain, models(name, class_weights=(0.5,) * 4))
     assert not same(plain, models(name, class_weights=WEIGHTS))
 
 
@@ -116,7 +127,7 @@ def test_a_loss_that_compares_samples_refuses_them(name: str) -> None:
 
 
 @pytest.mark.parametrize("mode", [pytest.param("workers", marks=pytest.mark.slow), "fast"])
-def test_every_mode_gives_the_same_models(mode: str) -> None:
+def test_every_mode_gives_the_same_models(mode: str, workers_here: None) -> None:
     want, got = (models("fedprox", one, class_weights="balanced") for one in ("one-by-one", mode))
     for id, params in want.items():
         for name, tensor in params.items():

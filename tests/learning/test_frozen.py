@@ -25,11 +25,11 @@ from fedkin.learning.models import backbone
 from fedkin.learning.sgd import fit, infer
 from fedkin.methods.fedavg import FedAvg
 from fedkin.network.agreement import Agreement, difference, setup_and_agreement
-from support import NET_METHODS, by_pattern, plain_fedavg, small_federation
+from support import NET_METHODS, by_pattern, default_method, plain_fedavg, small_federation
 
 WIDTH, INNER, RANK, CLASSES = 5, 24, 2, 4
 TRAINED = 2 * RANK * INNER + INNER * CLASSES + CLASSES
-PLAN = {"rounds": 2, "lr": 0.1, "batch_size": 8, "local_steps": 3}
+PLAN = {"rounds": 2, "lr": 0.1, "batch_size": 8, "local_steps": 2}
 
 
 class Adapted(nn.Module):
@@ -142,7 +142,7 @@ HOW: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("how", [pytest.param(how, marks=pytest.mark.slow if "workers" in how else ()) for how in HOW])
-def test_frozen_values_are_the_net_s_in_every_mode(how: dict[str, Any]) -> None:
+def test_frozen_values_are_the_net_s_in_every_mode(how: dict[str, Any], workers_here: None) -> None:
     """Equal to a plain loop whose frozen part is in evaluation mode."""
     body, head = (part.double() for part in norms())
     want = plain_fedavg(
@@ -160,7 +160,7 @@ def test_frozen_values_are_the_net_s_in_every_mode(how: dict[str, Any]) -> None:
 @pytest.mark.parametrize("name", by_pattern(NET_METHODS))
 def test_frozen_weights_are_constants_to_every_method(name: str, adapters: bool) -> None:
     """Messages, states and models are those of a net that hides its frozen weights from the library."""
-    method, federation = NET_METHODS[name](), small_federation()
+    method, federation = default_method(name), small_federation()
     seen, hidden = (
         fedkin.run(method, federation, model=adapted(hide, adapters), training=PLAN) for hide in (False, True)
     )

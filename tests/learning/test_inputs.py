@@ -99,7 +99,7 @@ HOW: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("how", [pytest.param(how, marks=pytest.mark.slow if "workers" in how else ()) for how in HOW])
 @pytest.mark.parametrize("kind", ["ids", "dict"])
-def test_fedavg_equals_a_plain_loop(kind: str, how: dict[str, Any]) -> None:
+def test_fedavg_equals_a_plain_loop(kind: str, how: dict[str, Any], workers_here: None) -> None:
     want = plain_run(kind)
     for clients in (federation(kind), apart(federation(kind))):
         got = fedkin.run("fedavg", clients, model=model(kind), training=PLAN, settings={**DOUBLE, **how})
@@ -112,7 +112,7 @@ def test_fedavg_equals_a_plain_loop(kind: str, how: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("method", ["sfmtl-graph", "fedproto", "mapl-plus", "ifca", "fedsr", "cfl", "tfl"])
 @pytest.mark.parametrize("kind", [pytest.param("ids", marks=pytest.mark.slow), "dict"])
-def test_other_methods_and_modes_agree(kind: str, method: str) -> None:
+def test_other_methods_and_modes_agree(kind: str, method: str, workers_here: None) -> None:
     options: dict[str, Any] = {"augment": {"on": False}} if method.startswith("mapl") else {}
     modes = [HOW[0], HOW[1], HOW[3]] if method != "sfmtl-graph" or kind == "dict" else HOW
     runs = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from fedkin.learning.augment import Augment
 from fedkin.learning.models import MODELS, Mlp
 from fedkin.learning.sgd import fit, infer, load
 from fedkin.methods import METHODS
-from support import NET_METHODS, by_pattern, same, small_federation, small_setup
+from support import NET_METHODS, PATTERNS, by_pattern, default_method, same, small_federation, small_setup
 
 
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 30))
@@ -237,12 +238,14 @@ OWN = ["fedclassavg", "mapl", "mapl-plus"]
 
 @pytest.fixture(scope="module")
 def digits() -> Federation:
-    return fedkin.federate("digits", "rotated-masked", clients=4, seed=0)
+    whole = fedkin.federate("digits", "rotated-masked", clients=4, seed=0)
+    few = [replace(c, train=c.train.take(range(40)), test=c.test.take(range(10))) for c in whole.values()]
+    return Federation(few, whole.task, whole.name)
 
 
 def ran(method: str, digits: Federation, mode: str = "one-by-one", **training: Any) -> Any:
     return fedkin.run(
-        method, digits, rounds=2, seed=1, model=Mlp(hidden=(8,)),
+        default_method(method), digits, rounds=2, seed=1, model=Mlp(hidden=(8,)),
         training={"local_steps": 3, "lr": 0.1, **training}, settings={"mode": mode},
     ).models  # fmt: skip
 
@@ -276,12 +279,13 @@ def test_it_is_a_plain_loop_over_views(digits: Federation) -> None:
 def test_every_method_trains_on_views(method: str, digits: Federation) -> None:
     plain, viewed = ran(method, digits), ran(method, digits, augment=GENTLE)
     assert not same(plain, viewed)
-    assert same(plain, ran(method, digits, augment={"on": False}))
-    assert same(viewed, ran(method, digits, augment=GENTLE))
+    if method in PATTERNS:
+        assert same(plain, ran(method, digits, augment={"on": False}))
+        assert same(viewed, ran(method, digits, augment=GENTLE))
 
 
 @pytest.mark.parametrize("mode", ["fast", pytest.param("workers", marks=pytest.mark.slow)])
-def test_all_modes_draw_the_same_views(mode: str, digits: Federation) -> None:
+def test_all_modes_draw_the_same_views(mode: str, digits: Federation, workers_here: None) -> None:
     assert same(ran("fedavg", digits, augment=GENTLE), ran("fedavg", digits, mode, augment=GENTLE))
 
 

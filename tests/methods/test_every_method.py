@@ -32,13 +32,13 @@ from support import (
 )
 
 # Settings that make a method's graph, groups and mixing matter within three rounds of a tiny federation.
-CASES: dict[str, ServerMethod | PeerMethod] = {
-    **{name: default_method(name) for name in NET_METHODS},
+VARIANTS: dict[str, ServerMethod | PeerMethod] = {
     "fedavg-equal": FedAvg(weights="equal"),
     "sfmtl-strong": SfmtlGraph(lam=0.4, anchor_weight=0.01),
     "sfmtl-mean": SfmtlGraph(lam=0.4, anchor_weight=0.01, anchors="mean"),
     **cases(),
 }
+CASES = {**{name: default_method(name) for name in NET_METHODS}, **VARIANTS}
 
 
 @cache
@@ -47,9 +47,26 @@ def checked(name: str) -> Checked:
     return Checked(CASES[name])
 
 
+# A variant draws as its method does, and what `travels` and `unordered` compare are repeats too.
+OF_DEFAULTS = {"repeats", "draws"}
+
+
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.name)
-@pytest.mark.parametrize("name", by_pattern(CASES))
+@pytest.mark.parametrize("name", by_pattern(NET_METHODS))
 def test_a_method_keeps_its_promises(name: str, promise: Promise) -> None:
+    keeps(name, promise)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "promise", [p for p in PROMISES if p.name not in OF_DEFAULTS], ids=lambda promise: promise.name
+)
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_variant_keeps_its_promises(name: str, promise: Promise) -> None:
+    keeps(name, promise)
+
+
+def keeps(name: str, promise: Promise) -> None:
     if promise.server_only and not isinstance(CASES[name], ServerMethod):
         pytest.skip("it has no server")
     if promise.name == "rests":

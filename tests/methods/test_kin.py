@@ -213,8 +213,8 @@ def run_of(fed: Federation, method: Any, rounds: int = 12, model: Any = "linear"
 
 @pytest.mark.slow
 def test_clients_that_differ_by_degrees_share_a_model_and_have_heads_of_their_own() -> None:
-    fed = with_a_swapped_pair_each(20)
-    ours, plain, alone = (run_of(fed, m, 20, "mlp", 0.3) for m in (Kin(), "fedavg", "local"))
+    fed = with_a_swapped_pair_each(14)
+    ours, plain, alone = (run_of(fed, m, 16, "mlp", 0.3) for m in (Kin(), "fedavg", "local"))
     assert ours.rounds[-1]["figures"]["pull_weights"] is not None
     assert ours.accuracy > max(plain.accuracy, alone.accuracy) + 0.03
 
@@ -406,8 +406,9 @@ def test_the_trial_and_the_choice_keep_what_methods_promise(method: Kin, monkeyp
     monkeypatch.setattr("fedkin.methods.kin.MIN_TRIAL", 1)
     checked = Checked(method)
     for promise in PROMISES:
-        # A head of one's own solves a problem that has no rate, so that it moves at rate 0 too.
-        if promise.name != "rests":
+        # A head of one's own solves a problem that has no rate, so that it moves at rate 0 too. That a run repeats,
+        # `travels` and `unordered` show too.
+        if promise.name not in ("rests", "repeats"):
             promise.check(checked)
 
 
@@ -415,7 +416,7 @@ def test_the_trial_and_the_choice_keep_what_methods_promise(method: Kin, monkeyp
 @pytest.mark.parametrize("kind", ["classification", "regression", "risk"])
 def test_trial_choice_and_pulled_heads_pass_through_bytes(kind: str) -> None:
     fed = with_a_swapped_pair_each(6) if kind == "classification" else of_task(kind)
-    plan = {"rounds": 8, "lr": 0.05, "batch_size": 16, "local_steps": 3}
+    plan = {"rounds": 6, "lr": 0.05, "batch_size": 16, "local_steps": 3}
     here, through_bytes = (
         fedkin.run(Kin(), fed, training=plan, model="linear", settings={"engine": engine, "mode": "one-by-one"})
         for engine in ("local", "loopback")

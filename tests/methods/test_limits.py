@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -160,7 +161,7 @@ def test_feddyn_minimises_the_mean_of_the_losses_and_fedavg_does_not() -> None:
     net = Net(nn.Flatten(), nn.Linear(3, 1, bias=False), torch.float64)
     for method in (FedDyn(alpha=1.0), FedAvg(weights="equal")):
         engine = LocalEngine(
-            replace(small_setup(method, federation, lr=0.05, batch_size="all", local_steps=20), net=net)
+            replace(small_setup(method, federation, lr=0.05, batch_size="all", local_steps=10), net=net)
         )
         play(engine, *range(1, 41))
         found = engine.server.state["params"]["head.weight"][0].numpy()
@@ -194,6 +195,14 @@ def test_planted_groups_with_conflicting_labels_are_found(
     planted = present(federation.planted)
     assert set(outcome.graph.ids) == set(federation)
     assert ari([planted[id] for id in outcome.graph.ids], outcome.graph.labels) == 1
-    fedavg, _ = after(FedAvg(), rounds, federation, local_steps=10)
-    right, common = (sum(score.right for score in each.evaluate().values()) for each in (engine, fedavg))
-    assert right > 1.4 * common
+    assert right_of(engine) > 1.4 * right_of_one_model(seed)
+
+
+def right_of(engine: LocalEngine) -> int:
+    return sum(score.right for score in engine.evaluate().values())
+
+
+@cache
+def right_of_one_model(seed: int) -> int:
+    """What FedAvg predicts for the clients of this seed."""
+    return right_of(after(FedAvg(), 12, small_federation(12, seed), local_steps=10)[0])
