@@ -61,6 +61,7 @@ def differing(one: Trial, here: Path) -> list[str]:
 def test_it_is_the_simulation_bit_for_bit_whoever_is_killed_and_who_is_not_registered_is_refused(
     deployment: Deployment,
 ) -> None:
+    """A client's app, a SuperNode, the server's app and the SuperLink are killed, one after another."""
     one = trial(deployment, "sfmtl-graph")
     deployment.supernode("mallory")
     one.begin()
@@ -69,8 +70,19 @@ def test_it_is_the_simulation_bit_for_bit_whoever_is_killed_and_who_is_not_regis
     deployment.kill("supernode-c01")
     one.nodes("c00")
     deployment.supernode_again("c01")
+    # A round is said before its checkpoint is written: now that of round 1 is there.
+    one.until("flwr", "fedkin: round 2 of 3")
+    os.kill(deployment.app_of_the_server(), signal.SIGKILL)
+    one.kill("flwr")
+    one.run("again")
+    one.until("again", "going on after round")
+    deployment.kill("superlink")
+    one.kill("again")
+    deployment.superlink()
+    one.run("once more")
     here = one.simulated()
-    one.ended()
+    one.until("once more", "going on after round")
+    one.ended("once more")
     assert "Receiving" not in deployment.log("supernode-mallory")
     assert "Receiving" in deployment.log("supernode-c00")
     deployment.kill("supernode-mallory")
@@ -96,22 +108,3 @@ def test_a_proxy_passes_the_nodes_and_nothing_else(deployment: Deployment) -> No
     assert (True, "412") in asked
     listed = deployment.done("flwr", "supernode", "list", "here").stdout
     assert len(re.findall(r"\d{9,}", listed)) == len(NAMES), listed  # ids of nodes, which may be short
-
-
-def test_a_server_and_a_superlink_that_are_killed_go_on_when_the_run_is_submitted_again(deployment: Deployment) -> None:
-    one = trial(deployment, "flt-same")
-    one.begin()
-    # A round is said before its checkpoint is written: now that of round 1 is there.
-    one.until("flwr", "fedkin: round 2 of 3")
-    os.kill(deployment.app_of_the_server(), signal.SIGKILL)
-    one.kill("flwr")
-    one.run("again")
-    one.until("again", "going on after round")
-    deployment.kill("superlink")
-    one.kill("again")
-    deployment.superlink()
-    one.run("once more")
-    here = one.simulated()
-    one.until("once more", "going on after round")
-    one.ended("once more")
-    assert differing(one, here) == []
