@@ -30,6 +30,7 @@ from fedkin.methods.fedbn import FedBN
 from fedkin.methods.feddrift import FedDrift
 from fedkin.methods.feddyn import FedDyn
 from fedkin.methods.fednova import FedNova
+from fedkin.methods.fedper import FedPer
 from fedkin.methods.fedproto import FedProto
 from fedkin.methods.fedprox import FedProx
 from fedkin.methods.fedsem import FedSem
@@ -140,6 +141,28 @@ def test_each_group_is_fedavg_among_its_members(method: Any) -> None:
 def test_with_whole_batches_it_is_a_simpler_method(method: Any, limit: Any) -> None:
     options: dict[str, Any] = {"batch_size": "all", "local_steps": 3, "dtype": torch.float64}
     assert_close_models(after(method, 3, **options)[0], after(limit, 3, **options)[0])
+
+
+def test_fedper_of_one_client_is_local() -> None:
+    alone = small_federation().reorder(ALL[:1])
+    assert same(*(after(method, 3, alone)[0].models() for method in (FedPer(), Local())))
+
+
+def test_scaffold_is_fedavg_where_all_have_the_same_samples() -> None:
+    first = small_federation()[ALL[0]]
+    equal = Federation([replace(first, id=id) for id in ALL], small_federation().task)
+    options: dict[str, Any] = {"batch_size": "all", "local_steps": 3, "dtype": torch.float64}
+    assert_close_models(*(after(method, 3, equal, **options)[0] for method in (Scaffold(), FedAvg())))
+
+
+def test_dittos_models_tend_to_the_shared_one_as_lam_grows() -> None:
+    distances = []
+    for lam in (0.0, 10.0, 100.0, 1000.0):
+        engine, _ = after(Ditto(lam=lam), 2, lr=1e-3, local_steps=20, batch_size="all", dtype=torch.float64)
+        shared, own = dict(engine.server.state["params"]), engine.model(ALL[0])
+        distances.append(sum(float((own[name] - shared[name]).norm()) for name in own))
+    assert distances == sorted(distances, reverse=True)
+    assert distances[-1] < 0.2 * distances[0]
 
 
 def test_scaffold_refuses_momentum_by_name() -> None:

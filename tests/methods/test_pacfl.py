@@ -24,6 +24,14 @@ def test_angles_are_those_of_scipy(measure: str) -> None:
             assert found[i, j] == pytest.approx(expected, abs=1e-4)
 
 
+@pytest.mark.parametrize("turn", [5.0, 25.0, 80.0])
+def test_a_turned_subspace_has_the_angle_of_the_turn(turn: float) -> None:
+    turned = [np.cos(np.radians(turn)), np.sin(np.radians(turn)), 0.0]
+    bases = [torch.tensor([[value] for value in basis], dtype=torch.float64) for basis in ([1.0, 0.0, 0.0], turned)]
+    for measure in ("smallest", "sum"):
+        np.testing.assert_allclose(angles(bases, bases, measure), [[0, turn], [turn, 0]], atol=1e-4)
+
+
 def test_directions_span_the_leading_left_singular_vectors_of_each_class() -> None:
     draw = np.random.default_rng(1)
     x, y = draw.normal(size=(40, 12)), draw.integers(0, 2, 40)

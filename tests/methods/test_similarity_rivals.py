@@ -35,6 +35,10 @@ def test_rows_of_pfedgraph_minimise_equation_5() -> None:
         np.testing.assert_allclose(rows[i], result.x, atol=1e-6)
 
 
+def test_rows_of_pfedgraph_are_the_shares_of_samples_where_models_are_equal() -> None:
+    np.testing.assert_allclose(collaboration(np.ones((3, 3)), [3, 1, 4], 0.8), [[3 / 8, 1 / 8, 1 / 2]] * 3, atol=1e-12)
+
+
 def test_pfedgraph_records_the_rows_by_which_it_mixes() -> None:
     watched = Watched(small_setup(PFedGraph(alpha=0.3))).rounds(1)
     replies, graph = watched.replies("train"), present(watched.server.graph)
