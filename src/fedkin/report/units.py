@@ -6,8 +6,6 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from scipy import special
-
 
 def megabytes(count: float) -> str:
     """Bytes in readable units: 1 kB is 1,000 bytes.
@@ -46,6 +44,8 @@ def student(count: int) -> float:
     >>> round(student(2), 2), student(1)
     (8.98, 0.0)
     """
+    from scipy import special  # commands that only print units need not load it
+
     return 0.0 if count < 2 else float(special.stdtrit(count - 1, 0.975)) / math.sqrt(count)
 
 
