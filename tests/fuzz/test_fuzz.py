@@ -59,6 +59,6 @@ def test_nothing_but_a_refusal_comes_of_hostile_input(name: str, places: dict[st
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TARGETS)
 @given(draw=st.integers(0, 2**32 - 1))
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_nothing_but_a_refusal_comes_of_more_hostile_input(name: str, places: dict[str, Path], draw: int) -> None:
     _try(name, places, draw)

@@ -17,7 +17,7 @@ NOTES = (
     "difference: from the best of local, fedavg, fedavg-ft, ditto, fedper",
     "adds, less @self: the method minus its control without exchange",
     "in brackets: paired 95 % intervals over seeds; *: it excludes 0",
-    "federations are chosen, not drawn: their mean holds for these, and its interval says how much they differ",
+    "the mean over federations mixes points of their metrics; its interval says how much these federations differ",
     "hurt: clients below training alone (surely below)",
 )
 
@@ -25,7 +25,7 @@ NOTES = (
 def headline(data: Data) -> str:
     """Summarise the method's results in one sentence.
 
-    >>> headline({"method": "ditto", "suite": "quick", "federations": []})
+    >>> headline({"method": "ditto", "suite": "quick", "federations": [], "mean_gain": None})
     'ditto finished on no federation of suite quick'
     """
     rows = [row for row in data["federations"] if row["mean"] is not None]
@@ -43,9 +43,9 @@ def headline(data: Data) -> str:
 
 def _in_the_mean(data: Data) -> str:
     """The mean difference over federations, and what the method was told, for the headline."""
-    gain, given = data.get("mean_gain"), sorted({text for row in data["federations"] for text in row["given"]})
+    gain, given = data["mean_gain"], sorted({text for row in data["federations"] for text in row["given"]})
     mean = "" if gain is None else f"; in the mean of {gain['federations']} federations {interval(gain)} points from it"
-    return mean + (f"; it was told: {', '.join(given)}" if given else "")
+    return mean + "".join(f"; {text}" for text in given)
 
 
 def budget(data: Data) -> str:
@@ -85,6 +85,7 @@ def page(data: Data) -> str:
     return render(
         "bench.html", data=data, version=__version__, headline=headline(data), budget=budget(data), notes=NOTES,
         heads=heads, rows=[_cells(row, controls) for row in data["federations"]],
+        hurt=[f"{row['federation']}: {', '.join(row['surely'])}" for row in data["federations"] if row["surely"]],
         ranks=[
             (Markup("<strong>{}</strong>").format(name) if name == data["method"] else name, f"{rank:.1f}")
             for name, rank in ranks["mean_ranks"].items()

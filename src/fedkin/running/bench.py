@@ -188,7 +188,7 @@ def rank_on_suite(suite: Suite, label: str, lines: Sequence[Line]) -> tuple[list
     return places, _ranks(label, list(finished.values()))
 
 
-def _mean_gain(places: Sequence[Line]) -> Line | None:
+def mean_gain(places: Sequence[Line]) -> Line | None:
     """The mean over federations of the difference from the best simple method, with Student's interval over them."""
     gains = [place["gain"]["value"] for place in places if place["gain"] is not None]
     interval = over(gains)
@@ -230,8 +230,10 @@ def _place(entry: Entry, label: str, rows: Mapping[str, BySeed]) -> Line:
     }  # fmt: skip
     if "local" in rows:
         lost = _losses(mine, rows["local"])
-        place |= {"hurt": sum(value > 0 for value, _ in lost.values())}
-        place |= {"surely": [id for id, (_, is_sure) in lost.items() if is_sure]}
+        place |= {
+            "hurt": sum(value > 0 for value, _ in lost.values()),
+            "surely": [id for id, (_, is_sure) in lost.items() if is_sure],
+        }  # fmt: skip
     if fedavg is not None and all("trained" in line for line in (*mine.values(), *fedavg.values())):
         place["trained"] = _total(mine, "trained") / _total(fedavg, "trained")
     if "bytes" in first:
@@ -323,7 +325,7 @@ def bench(
                    "rates": max(len(entry.rates) for entry in suite.federations.values())},
         "data": data,
         "federations": places,
-        "mean_gain": _mean_gain(places),
+        "mean_gain": mean_gain(places),
         "ranks": None if ranks is None else {
             "mean_ranks": dict(zip(ranks.methods, ranks.ranks, strict=True)),
             "critical_difference": ranks.difference, "friedman_p": ranks.friedman,
