@@ -340,26 +340,47 @@ def test_own_bodies_are_trained_from_the_shared_model_and_keep_the_shared_head()
     assert not same(body_of(one), body_of(other))
 
 
-def test_leads_have_the_intervals_of_cut_means() -> None:
-    """41 clients, so that the quartiles at which differences are cut are clients' own."""
+REGRESSION = Task.regression(1, (2,))
+
+
+def judged(costs: Any) -> dict[str, Any]:
+    """Judgements by losses alone."""
+    return {id: np.stack([values, values], axis=-1) for id, values in costs.items()}
+
+
+def test_leads_in_loss_have_the_intervals_of_clipped_means() -> None:
+    """41 clients, so that the quartiles at which differences are clipped are clients' own."""
     rng, shift = np.random.default_rng(3), np.array([[0.0, 1.0, 1.0], [2.0, 0.3, 2.0]])
     costs = {f"c{k:02d}": rng.gamma(2.0, size=(2, 3)) + shift for k in range(41)}
-    leads = leads_of(costs, dict.fromkeys(costs, 20), ["all", "groups"], ("all", 0))
-    assert set(leads) == {"groups"}
+    leads = leads_of(judged(costs), dict.fromkeys(costs, 20), ["all", "groups"], ("all", 0), REGRESSION)
+    assert set(leads) == {"lead_groups"}
     differences = np.array([one[1, 1] - one[0, 0] for one in costs.values()])
-    lead, low, high = leads["groups"]
+    lead, low, high = leads["lead_groups"]
     assert lead == pytest.approx(float(np.mean(stats.mstats.winsorize(differences, (0.25, 0.25)))))
     error = float(stats.mstats.trimmed_stde(differences, (0.25, 0.25)))
     assert (high - low) / 2 == pytest.approx(stats.t.ppf(0.975, 20) * error)
     assert (high + low) / 2 == pytest.approx(lead)
 
 
+def test_leads_in_points_compare_the_candidates_with_the_smallest_losses() -> None:
+    """Student's interval of the differences, though the other level's second candidate has fewer errors."""
+    rng = np.random.default_rng(3)
+    errors = {f"c{k:02d}": rng.integers(0, 20, (2, 2)) / 20 for k in range(30)}
+    loss = np.array([[0.1, 0.5], [0.4, 0.6]])
+    judgements = {id: np.stack([loss, [one[0], [one[1, 0], 0.0]]], axis=-1) for id, one in errors.items()}
+    leads = leads_of(judgements, dict.fromkeys(errors, 20), ["all", "groups"], ("all", 0), Task(3, (2,)))
+    differences = np.array([100 * (one[1, 0] - one[0, 0]) for one in errors.values()])
+    interval = stats.ttest_1samp(differences, 0).confidence_interval()
+    assert leads == {"points_groups": pytest.approx([differences.mean(), interval.low, interval.high])}
+
+
 @pytest.mark.parametrize("clients", [6, 20, 80])
 def test_intervals_of_leads_cover(clients: int) -> None:
     rng, inside = np.random.default_rng(clients), 0
     for _ in range(400):
-        costs = {f"c{k:02d}": np.array([[0.0], [0.3 + rng.standard_t(4)]]) for k in range(clients)}
-        _, low, high = leads_of(costs, dict.fromkeys(costs, 20), ["all", "groups"], ("all", 0))["groups"]
+        costs = judged({f"c{k:02d}": np.array([[0.0], [0.3 + rng.standard_t(4)]]) for k in range(clients)})
+        leads = leads_of(costs, dict.fromkeys(costs, 20), ["all", "groups"], ("all", 0), REGRESSION)
+        _, low, high = leads["lead_groups"]
         inside += low <= 0.3 <= high
     assert 0.91 < inside / 400 < 0.985
 
@@ -367,23 +388,23 @@ def test_intervals_of_leads_cover(clients: int) -> None:
 def test_three_clients_are_too_few_for_leads() -> None:
     costs, sizes = table_of_costs([[0.5], [0.6], [0.7]])
     levels = ["all", "branches", "groups"]
-    assert leads_of(costs, sizes, levels, ("all", 0)) == {
-        "branches": pytest.approx([0.1, 0.1, 0.1]),
-        "groups": pytest.approx([0.2, 0.2, 0.2]),
+    assert leads_of(judged(costs), sizes, levels, ("all", 0), REGRESSION) == {
+        "lead_branches": pytest.approx([0.1, 0.1, 0.1]),
+        "lead_groups": pytest.approx([0.2, 0.2, 0.2]),
     }
-    few = {id: costs[id] for id in list(costs)[:3]}
-    assert leads_of(few, sizes, levels, ("all", 0)) == {}
+    few = judged({id: costs[id] for id in list(costs)[:3]})
+    assert leads_of(few, sizes, levels, ("all", 0), REGRESSION) == {}
 
 
 @pytest.mark.slow
 def test_records_say_by_how_much_the_choice_was_better() -> None:
     rounds = run_of(federation([common_draw, swapped] * 4), Kin(), rounds=6).rounds
-    leads = [{name for name in line["figures"] if name.startswith("lead_")} for line in rounds]
-    assert leads == [set()] * 3 + [{"lead_all", "lead_all_low", "lead_all_high"}] * 3
+    leads = [{name for name in line["figures"] if name.startswith("points_")} for line in rounds]
+    assert leads == [set()] * 3 + [{"points_all", "points_all_low", "points_all_high"}] * 3
     figures = rounds[-1]["figures"]
     assert figures["level"] == 2
-    assert figures["lead_all_low"] < figures["lead_all"] < figures["lead_all_high"]
-    assert figures["lead_all_high"] > 0
+    assert figures["points_all_low"] < figures["points_all"] < figures["points_all_high"]
+    assert figures["points_all_high"] > 0
 
 
 @pytest.mark.parametrize("liars", [1, 2, 3, 4])

@@ -58,9 +58,12 @@ from fedkin.methods.blocks.signatures import (
     verdicts_of,
 )  # fmt: skip
 from fedkin.methods.blocks.watching import watch_members
+from fedkin.tasks import Task
 from fedkin.views import ClientView, ServerView
 
-Costs = Mapping[str, np.ndarray[Any, Any]]  # by client id, the mean held-out losses [levels, columns]
+# By client id: the mean held-out losses [levels, columns]; these and the shares of wrong classes [levels, columns, 2].
+Costs = Mapping[str, np.ndarray[Any, Any]]
+Judgements = Mapping[str, np.ndarray[Any, Any]]
 LEVELS = ("all", "branches", "groups")  # from one model to the most models
 MIN_TRIAL = 3  # with fewer trial rounds nothing is chosen: groups with shared heads
 MIN_HOLDOUT = 30  # with fewer held-out samples of all clients together nothing is chosen
@@ -167,28 +170,29 @@ class Kin(SigningMethod):
         (head,) = pulled_heads(message.params, features, part.labels(), [OWN_HEAD], client.task)
         return Message(n=len(part), params=head_of(with_head(message.params, head)))
 
-    @phase(n=Integer(), costs=Shaped(lambda at: len(strengths(at.task)), dtype=torch.float64))
+    @phase(n=Integer(), costs=Shaped(lambda at: len(strengths(at.task)), 2, dtype=torch.float64))
     def judge(self, client: ClientView, message: Message) -> ClientFlow[Message]:
-        """Return the mean loss on the held-out samples under each strength."""
+        """Return the mean loss and the share of wrong classes on the held-out samples under each strength.
+
+        In other tasks than classification the loss is in place of the share.
+        """
         part, test = (client.train.take(rows) for rows in held_out(client.size))
         tried = strengths(client.task)
         if not len(test):
-            return Message(n=0, costs=torch.zeros(len(tried), dtype=torch.float64))
-        loss, targets = per_sample(client.task), test.labels()
+            return Message(n=0, costs=torch.zeros(len(tried), 2, dtype=torch.float64))
+        targets = test.labels()
         params = client.state.get("trial", client.initial) if message["alone"] else message.params
         if message["alone"] or not can_pull(params, client.task):
             outputs = yield from Infer(params, "logits", data=test)
-            cost = loss(outputs.double(), targets).double().mean()
             # Without a head to pull, all strengths have the same cost.
-            costs = torch.full((len(tried),), float(cost), dtype=torch.float64)
-            return Message(n=len(test), costs=costs)
+            return Message(n=len(test), costs=judgement(outputs.double(), targets, client.task).repeat(len(tried), 1))
         if message["own_body"]:
             params = yield from with_own_body(client, params, part)
         features = yield from Infer(params, "features", data=part)
         test_features = (yield from Infer(params, "features", data=test)).double()
         x = torch.cat([test_features, torch.ones(len(test), 1, dtype=torch.float64)], 1)
         heads = pulled_heads(params, features, part.labels(), tried, client.task)
-        return Message(n=len(test), costs=torch.stack([loss(x @ head, targets).mean() for head in heads]))
+        return Message(n=len(test), costs=torch.stack([judgement(x @ head, targets, client.task) for head in heads]))
 
     def use(self, client: ClientView, message: Message) -> Params | ClientFlow[Params]:
         """The client's own model if it is alone, else the level's model with the chosen own parts."""
@@ -247,16 +251,16 @@ class Kin(SigningMethod):
         # In doubt the earlier candidate wins; models with mean heads and own heads come last.
         first, *weaker = strengths(server.task)
         candidates = [(solved, first), (trained, first), *product((trained, solved), weaker)]
-        table = {
+        judgements = {
             id: np.concatenate([solved_costs[id][:, :1], costs[id], solved_costs[id][:, 1:]], axis=1)
             for id in costs if id in solved_costs
         }  # fmt: skip
-        if not table:
+        if not judgements:
             return
-        levels = list(trained)
+        levels, table = list(trained), losses(judgements)
         enough = sum(sizes[id] for id in table) >= MIN_HOLDOUT
         level, place = best_candidate(table, sizes, levels) if enough else (levels[-1], 1)
-        leads = leads_of(table, sizes, levels, (level, place)) if enough else {}
+        leads = leads_of(judgements, sizes, levels, (level, place), server.task) if enough else {}
         models, strength = candidates[place]
         state["models"] = {level: models[level]}
         state["choice"] = {"level": level, **strength._asdict(), "own_body": False, "leads": leads}
@@ -272,7 +276,8 @@ class Kin(SigningMethod):
         if not can_pull(server.initial, server.task) or not body_of(server.initial):
             return
         state = server.state
-        costs, sizes = yield from self.judged(server, ids, state["models"], own_body=True)
+        judgements, sizes = yield from self.judged(server, ids, state["models"], own_body=True)
+        costs = losses(judgements)
         table = {id: np.append(cost, chosen[id])[None] for id, cost in costs.items() if id in chosen}
         if table:
             tried = strengths(server.task)
@@ -312,7 +317,7 @@ class Kin(SigningMethod):
         self, server: ServerView, ids: Sequence[str], models: Mapping[str, Mapping[str, Params]], *,
         own_body: bool = False,
     ) -> ServerFlow[tuple[dict[str, Any], dict[str, int]]]:  # fmt: skip
-        """Ask for the cost of every candidate: ({client id: [levels, strengths]}, {client id: held-out samples})."""
+        """Ask for all candidates' costs: ({client id: [levels, strengths, 2]}, {client id: held-out samples})."""
         costs: dict[str, list[Tensor]] = {id: [] for id in ids}
         sizes: dict[str, int] = {}
         for level in models:
@@ -423,6 +428,18 @@ def in_proportion(training: Training, kept: int, n: int) -> Training:
     return training.model_copy(update={"batch_size": math.ceil(training.batch_size * kept / n)})
 
 
+def judgement(outputs: Tensor, targets: Tensor, task: Task) -> Tensor:
+    """Return [mean loss, share of wrong classes] of outputs [n, outputs]; without classes the loss twice."""
+    loss = per_sample(task)(outputs, targets).double().mean()
+    wrong = (outputs.argmax(1) != targets).double().mean() if task.kind == "classification" else loss
+    return torch.stack([loss, wrong])
+
+
+def losses(judgements: Judgements) -> dict[str, Any]:
+    """{client id: mean held-out losses [levels, columns]}."""
+    return {id: values[..., 0] for id, values in judgements.items()}
+
+
 def best_candidate(costs: Costs, sizes: Mapping[str, int], levels: Sequence[str]) -> tuple[str, int]:
     """Return level and column of the smallest pooled cost; in doubt, more models and the earlier column.
 
@@ -445,11 +462,13 @@ def best_candidate(costs: Costs, sizes: Mapping[str, int], levels: Sequence[str]
     return levels[level], column
 
 
-def excess_in(costs: Costs, sizes: Mapping[str, int]) -> Callable[[int, int], tuple[float, float]]:
+def excess_in(
+    costs: Costs, sizes: Mapping[str, int], clipped: float = CLIPPED
+) -> Callable[[int, int], tuple[float, float]]:
     """Return f(candidate, other) = (excess cost, its standard error), by place in the flattened table of costs.
 
-    The share CLIPPED of the differences is clipped at either end, and a client's size at the median, so that a few
-    clients cannot decide for all.
+    This share of the differences is clipped at either end, and a client's size at the median, so that a few clients
+    cannot decide for all.
     """
     ids = sorted(costs)
     table = np.stack([costs[id].ravel() for id in ids])  # [clients, candidates]
@@ -459,7 +478,7 @@ def excess_in(costs: Costs, sizes: Mapping[str, int]) -> Callable[[int, int], tu
 
     def excess(candidate: int, other: int) -> tuple[float, float]:
         values = table[:, candidate] - table[:, other]
-        values = np.clip(values, *np.quantile(values, [CLIPPED, 1 - CLIPPED]))
+        values = np.clip(values, *np.quantile(values, [clipped, 1 - clipped]))
         mean = float(share @ values)
         return mean, math.sqrt(float(share**2 @ (values - mean) ** 2))
 
@@ -467,25 +486,34 @@ def excess_in(costs: Costs, sizes: Mapping[str, int]) -> Callable[[int, int], tu
 
 
 def leads_of(
-    costs: Costs, sizes: Mapping[str, int], levels: Sequence[str], choice: tuple[str, int]
+    judgements: Judgements, sizes: Mapping[str, int], levels: Sequence[str], choice: tuple[str, int], task: Task
 ) -> dict[str, list[float]]:
-    """{other level: [lead, low, high]}: how much less the choice costs than that level's best candidate.
+    """{figure: [lead, low, high]}: how much better the choice is than another level's best candidate, by their losses.
 
-    low, high: a 95 % interval over clients. It is Student's on the clients that are not clipped, with the standard
-    error of a clipped mean (Dixon and Tukey, Technometrics 1968), which is larger than the one used in the choice. With
-    fewer than 4 clients the result is empty.
+    `points_LEVEL`: percentage points of accuracy, in classification. `lead_LEVEL`: loss, in other tasks. low, high: a
+    95 % interval over clients, Student's. Of losses it is on the clients that are not clipped, with the standard error
+    of a clipped mean (Dixon and Tukey, Technometrics 1968), which is larger than the one used in the choice. Shares of
+    wrong classes are not clipped: where most clients have none, all differences would be clipped to 0. With fewer than
+    4 clients the result is empty.
     """
-    excess, columns, count = excess_in(costs, sizes), next(iter(costs.values())).shape[1], len(costs)
-    free = count - 2 * int(CLIPPED * count) - 1
+    if (count := len(judgements)) < 4:
+        return {}
+    table = losses(judgements)
+    by_loss = measured = excess_in(table, sizes)
+    figure, unit, clipped = "lead", 1.0, CLIPPED
+    if task.kind == "classification":
+        figure, unit, clipped = "points", 100.0, 0.0
+        measured = excess_in({id: values[..., 1].clip(0, 1) for id, values in judgements.items()}, sizes, clipped)
+    free = count - 2 * int(clipped * count) - 1
+    t = float(special.stdtrit(free, 0.975)) * math.sqrt(count / (count - 1)) / (1 - 2 * clipped)
+    columns = next(iter(table.values())).shape[1]
     mine = levels.index(choice[0]) * columns + choice[1]
     leads = {}
     for row, level in enumerate(levels):
-        if level == choice[0] or count < 4:
-            continue
-        lead, error = min(excess(row * columns + column, mine) for column in range(columns))
-        error *= math.sqrt(count / (count - 1)) / (1 - 2 * CLIPPED)
-        half = float(special.stdtrit(free, 0.975)) * error
-        leads[level] = [lead, lead - half, lead + half]
+        if level != choice[0]:
+            of_level = range(row * columns, (row + 1) * columns)
+            lead, error = measured(min(of_level, key=lambda candidate: by_loss(candidate, mine)), mine)
+            leads[f"{figure}_{level}"] = [unit * value for value in (lead, lead - t * error, lead + t * error)]
     return leads
 
 
@@ -655,6 +683,6 @@ def figures(state: dict[str, Any]) -> dict[str, float | None]:
         "smallest_p": min(p, default=None),
         "own_body": None if choice["own_body"] is None else float(choice["own_body"]),
     }
-    for level, lead in choice["leads"].items():
-        values |= dict(zip((f"lead_{level}", f"lead_{level}_low", f"lead_{level}_high"), lead, strict=True))
+    for name, lead in choice["leads"].items():
+        values |= dict(zip((name, f"{name}_low", f"{name}_high"), lead, strict=True))
     return values

@@ -412,17 +412,17 @@ def _tests_seen(seeds: Sequence[Findings]) -> str:
 
 
 def choice_words(rounds: Sequence[Mapping[str, Any]], leads: bool = True) -> str | None:
-    """What a method chose for the clients (figures `level`, `pull_.._`, `lead_.._` of the last round), or None.
+    """What a method chose for the clients, by the figures of the last round, or None.
 
     leads: whether to say how much better the chosen level was than other levels on held-out samples.
 
     >>> choice_words([{"figures": {"level": 0, "pull_weights": 1.0, "pull_bias": 1.0}}])
-    'chosen: one model for all, a head for each client (pull 1)'
+    'chosen: one model for all, a head for each client (pull 1; smaller is more personal)'
     >>> choice_words([{"figures": {"level": 0, "pull_weights": None, "own_body": 1.0}}])
     'chosen: one model for all, own bodies'
-    >>> figures = {"level": 2, "pull_weights": None, "lead_all": 0.05, "lead_all_low": 0.03, "lead_all_high": 0.07}
+    >>> figures = {"level": 2, "pull_weights": None, "points_all": 1.9, "points_all_low": 1.2, "points_all_high": 2.6}
     >>> choice_words([{"figures": figures}])[34:]
-    'held-out loss lower than with one model for all by 0.05 (95 % interval 0.03 to 0.07)'
+    'on held-out samples 1.9 points better than one model for all (95 % interval 1.2 to 2.6)'
     """
     figures = _figures(rounds)
     if "pull_weights" not in figures:
@@ -444,16 +444,25 @@ def lead_words(rounds: Sequence[Mapping[str, Any]]) -> list[str]:
     """How much better the chosen level was than each other level on held-out samples."""
     figures = _figures(rounds)
     words = _level_words(figures)
-    return [_lead(figures, other, words[other]) for other in _LEVELS if f"lead_{other}" in figures]
+    return [_lead(figures, _lead_in(figures, other), words[other]) for other in _LEVELS if _lead_in(figures, other)]
 
 
-def _lead(figures: Mapping[str, Any], other: str, words: str) -> str:
-    lead, low, high = (figures[f"lead_{other}{part}"] for part in ("", "_low", "_high"))
-    side = "lower"
-    if lead < 0:
-        side, lead, low, high = "higher", -lead, -high, -low
-    sure = f"{side} than with {words}" if low > 0 else f"not told apart from that with {words}: {side}"
-    return f"held-out loss {sure} by {lead:.2g} (95 % interval {low:.2g} to {high:.2g})"
+def _lead_in(figures: Mapping[str, Any], level: str) -> str:
+    """The figure of the choice's lead over a level: in points of accuracy, or in loss; empty if there is none."""
+    return next((name for name in (f"points_{level}", f"lead_{level}") if name in figures), "")
+
+
+def _lead(figures: Mapping[str, Any], name: str, level: str) -> str:
+    lead, low, high = (figures[f"{name}{part}"] for part in ("", "_low", "_high"))
+    better = lead >= 0
+    if not better:
+        lead, low, high = -lead, -high, -low
+    if name.startswith("points"):
+        size, interval = f"{lead:.1f} points {'better' if better else 'worse'}", f"{low:.1f} to {high:.1f}"
+    else:
+        size, interval = f"{lead:.2g} {'lower' if better else 'higher'} in loss", f"{low:.2g} to {high:.2g}"
+    told = f"{size} than {level}" if low > 0 else f"not told apart from {level}: {size}"
+    return f"on held-out samples {told} (95 % interval {interval})"
 
 
 def _figures(rounds: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -520,7 +529,7 @@ def _group_row(group: JudgedGroup, tests: Evidence | None, number: Mapping[str, 
 def _levels_at(graph: Graph, tests: Evidence, figures: Mapping[str, Any]) -> dict[int, tuple[str, bool]]:
     """{node of the tree: (the level that has a model there, whether it was chosen)}, above the groups."""
     level = _level(figures)
-    tried = {name for name in _LEVELS if f"lead_{name}" in figures} | {level}
+    tried = {name for name in _LEVELS if _lead_in(figures, name)} | {level}
     nodes: dict[int, tuple[str, bool]] = {}
     if "branches" in tried and graph.groups is not None:
         branches = {node for node in tests.branches(graph.groups).values() if node is not None}
