@@ -21,6 +21,7 @@ from fedkin.cli.commands import app
 from fedkin.methods import METHODS
 from fedkin.running.bench import read_lines
 from fedkin.running.experiment import load
+from fedkin.running.papers import PaperTable
 from fedkin.running.suites import suite_of
 from support import module_at
 
@@ -226,7 +227,8 @@ def experiments() -> Iterator[tuple[str, dict[str, Any]]]:
         found += re.findall(r"<<'TOML'\n(.*?)^TOML$", text, flags=re.M | re.S)
         for number, body in enumerate(found):
             table = tomllib.loads(body)
-            if "project" not in table:  # the pyproject.toml of a package with parts of its own
+            # Not the pyproject.toml of a package with parts of its own, and not a table for `fedkin reproduce`.
+            if "project" not in table and "federation" not in table:
                 yield f"{name}, block {number + 1} of TOML", table
 
 
@@ -245,6 +247,13 @@ def test_experiments(tmp_path: Path) -> None:
         file.write_text(tomli_w.dumps(whole))
         assert load(file) is not None, place
     assert len(places) > 8
+
+
+def test_the_table_of_one_s_own_can_be_read() -> None:
+    blocks = [tomllib.loads(body) for language, body in FENCE.findall((DOCS / "comparing.md").read_text("utf-8"))
+              if language.startswith("toml")]  # fmt: skip
+    (table,) = [PaperTable(**block) for block in blocks if "federation" in block]
+    assert [row.name for row in table.rows()] == ["local", "fedavg", "kin", "ditto-weak"]
 
 
 def test_every_page_is_on_the_site(tmp_path: Path) -> None:
