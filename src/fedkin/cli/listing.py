@@ -73,14 +73,21 @@ def _presets(name: str | None, json: bool) -> None:
     from fedkin.running.presets import preset_folder, preset_or_file
 
     if name is not None:
-        print(preset_or_file(Path(name)).read_text(encoding="utf-8"), end="")
+        from fedkin.running.experiment import load
+
+        path = preset_or_file(Path(name))
+        if not json:
+            print(path.read_text(encoding="utf-8"), end="")
+        else:
+            printed_as_json(json, {**_preset(path), "experiment": load(path).table})
         return
-    rows = [
-        {"name": path.stem, "about": path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")}
-        for path in sorted(preset_folder().glob("*.toml"))
-    ]
+    rows = list(map(_preset, sorted(preset_folder().glob("*.toml"))))
     if not printed_as_json(json, rows):
         _print_names("presets", rows)
+
+
+def _preset(path: Path) -> dict[str, str]:
+    return {"name": path.stem, "about": path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")}
 
 
 def _part_of(parts: Mapping[str, Any], name: str, section: str) -> tuple[str, Any]:
