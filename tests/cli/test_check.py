@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Literal
@@ -104,6 +105,11 @@ def test_a_damaged_newest_checkpoint_says_from_which_round_it_goes_on(folders: P
     code, lines = checked(folder)
     assert (code, len(lines)) == (1, 3)
     assert lines[1].startswith(f"{folder}: not finished; goes on from round 1")
+    result = CliRunner().invoke(app, ["runs", "check", str(folder), "--json"])
+    (told,) = json.loads(result.stdout)
+    assert result.exit_code == 1
+    assert told.keys() == {"folder", "problems", "notes", "standing"}
+    assert [*told["problems"], f"{told['folder']}: {told['standing']}"] == lines[:2]
 
 
 def test_rows_are_counted(folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -242,6 +243,30 @@ def test_catalogues(command: str) -> None:
         tuned = tunables(entry, "method")
         assert ("fedkin tune --equal" in shown) == bool(tuned)
         assert all(f"{path} (" in " ".join(shown.split()) for path in tuned)
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+def test_the_methods_fit_a_screen(columns: int) -> None:
+    from fedkin.methods import METHODS
+
+    lines = said("list", "methods", columns=columns).splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= columns
+    words = " ".join(lines).replace(",", "").split()
+    classes, models = words.index("classes:"), words.index("models:")
+    assert set(METHODS) <= set(words[:classes])
+    assert {"fedcollab", "mapl"} <= set(words[classes:models])
+    assert "kin" not in words[classes:]
+    assert {"local", "mapl"} <= set(words[models:])
+
+
+def test_a_preset_is_printed_as_its_file_or_as_json() -> None:
+    text = said("list", "presets", "digits-rotated")
+    told = json.loads(said("list", "presets", "digits-rotated", "--json"))
+    assert told["experiment"] == tomllib.loads(text)
+    assert {**told, "experiment": None} in [
+        {**row, "experiment": None} for row in json.loads(said("list", "presets", "--json"))
+    ]
 
 
 def test_bounds_and_alternatives_are_said() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import stat
 import subprocess
 import sys
@@ -113,6 +114,16 @@ def test_show(run: Terminal) -> None:
     )
     shown = run.did("net", "show", "join.toml")
     assert shown.startswith(f"federation:  heart\nserver:      none: peers\nmember:      north at {place}\n")
+    join = json.loads(run.did("net", "show", "join.toml", "--json"))
+    assert (join["federation"], join["server"], join["members"]["north"]["locator"]) == ("heart", "", place)
+    assert f"experiment:  {join['experiment_hash']}\n" in shown
+    assert join["ca"] == json.loads(run.did("net", "show", "ca/ca.crt", "--json"))
+    (certificate,) = json.loads(run.did("net", "show", "ca/server.crt", "--json"))
+    assert (certificate["subject"], certificate["signed by"]) == ("CN=server", "CN=fedkin-ca")
+    assert certificate["valid"][0] < certificate["valid"][1]
+    request = json.loads(run.did("net", "show", "h/hospital-a.csr", "--json"))
+    assert (request["subject"], request["hosts"]) == ("CN=hospital-a", ["hospital-a"])
+    assert request["fingerprint"] in run.did("net", "show", "h/hospital-a.csr")
     assert run.refused("net", "show", "s/server.key") == "s/server.key: holds a private key, which is shown to nobody"
     assert run.refused("net", "show", "none") == "none: No such file or directory"
     assert run.refused("net", "show", "small.toml").startswith("small.toml: not a join file (")

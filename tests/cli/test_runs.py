@@ -60,6 +60,10 @@ def test_what_differs_is_named_and_nothing_else(folder: Path) -> None:
     said = CliRunner().invoke(app, ["runs", "diff", str(one.folder), str(two.folder)], env={"COLUMNS": "300"})
     assert said.exit_code == 0
     assert "training.lr" in said.output
+    told = json.loads(CliRunner().invoke(app, ["runs", "diff", str(one.folder), str(two.folder), "--json"]).output)
+    assert told["runs"] == [str(one.folder), str(two.folder)]
+    assert {row["setting"]: (row["one"], row["other"]) for row in told["settings"]} == changed
+    assert [(row["figure"], row["one"], row["other"]) for row in told["figures"]] == figures
 
 
 def test_a_run_that_is_not_finished_has_no_figures(folder: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from fedkin.cli.options import JSON
 from fedkin.cli.output import print_table, printed_as_json, say
 from fedkin.errors import ConfigError, RunError, first_few
 from fedkin.report.units import plural
@@ -55,7 +56,7 @@ def graph(
     ),
     out: Path | None = typer.Option(None, help="Folder for graph.npz, .graphml, .json, .html and edges.csv.",
                                     metavar="DIR"),
-    json: bool = typer.Option(False, "--json", help="Print the result as JSON, and nothing else."),
+    json: bool = JSON,
 ) -> None:  # fmt: skip
     """Find groups of similar clients, from one vector per client, or from raw samples.
 

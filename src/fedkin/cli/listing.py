@@ -13,7 +13,7 @@ import typer
 from rich.text import Text
 
 from fedkin.cli.options import JSON, KINDS
-from fedkin.cli.output import print_table, printed_as_json
+from fedkin.cli.output import print_lines, print_table, printed_as_json
 from fedkin.errors import ConfigError, nearest
 from fedkin.running.progress import make_console
 
@@ -73,14 +73,21 @@ def _presets(name: str | None, json: bool) -> None:
     from fedkin.running.presets import preset_folder, preset_or_file
 
     if name is not None:
-        print(preset_or_file(Path(name)).read_text(encoding="utf-8"), end="")
+        from fedkin.running.experiment import load
+
+        path = preset_or_file(Path(name))
+        if not json:
+            print(path.read_text(encoding="utf-8"), end="")
+        else:
+            printed_as_json(json, {**_preset(path), "experiment": load(path).table})
         return
-    rows = [
-        {"name": path.stem, "about": path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")}
-        for path in sorted(preset_folder().glob("*.toml"))
-    ]
+    rows = list(map(_preset, sorted(preset_folder().glob("*.toml"))))
     if not printed_as_json(json, rows):
         _print_names("presets", rows)
+
+
+def _preset(path: Path) -> dict[str, str]:
+    return {"name": path.stem, "about": path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")}
 
 
 def _part_of(parts: Mapping[str, Any], name: str, section: str) -> tuple[str, Any]:
@@ -117,15 +124,17 @@ def _first_paragraph(part: Any) -> str:
 
 
 def _print_methods(rows: list[dict[str, str]]) -> None:
-    """Print one line per method, grouped by kind."""
-    heads = ["kind", "method", "paper", "needs", *(["from"] * any(row["from"] for row in rows))]
-    kinds = list(dict.fromkeys([*_METHOD_KINDS, *(row["kind"] for row in rows)]))
-    lines, before = [], ""
-    for row in sorted(rows, key=lambda row: kinds.index(row["kind"])):
-        cells = {**row, "method": row["name"], "kind": "" if row["kind"] == before else row["kind"]}
-        lines.append([cells[head] for head in heads])
-        before = row["kind"]
-    print_table(heads, lines, wrapped=heads[2:])
+    """Print the names by kind, and what they need: few lines, which fit a screen."""
+    named: dict[str, list[str]] = {kind: [] for kind in _METHOD_KINDS}
+    for row in rows:
+        named.setdefault(row["kind"], []).append(row["name"] + f" ({row['from']})" * bool(row["from"]))
+    print_table(("kind", "methods"), [(kind, ", ".join(names)) for kind, names in named.items()])
+    print()
+    print_lines([
+        f"need classes: {', '.join(row['name'] for row in rows if 'classes' in row['needs'])}",
+        f"clients may have unlike models: {', '.join(row['name'] for row in rows if 'models' not in row['needs'])}",
+        "fedkin list methods NAME shows the paper, what is sent, and the settings",
+    ])  # fmt: skip
 
 
 def _print_names(kind: str, rows: list[dict[str, str]]) -> None:

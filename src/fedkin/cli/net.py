@@ -232,7 +232,10 @@ def _book(members: Sequence[tuple[str, str]], pins: Sequence[Path]) -> dict[str,
 
 
 @net.command("show", rich_help_panel=_LOOK)
-def _show(path: Path = typer.Argument(..., metavar="FILE", help="A certificate, a request, or a join file.")) -> None:
+def _show(
+    path: Path = typer.Argument(..., metavar="FILE", help="A certificate, a request, or a join file."),
+    json: bool = JSON,
+) -> None:
     """Say what a certificate, a certificate request or a join file says.
 
     Examples:
@@ -245,12 +248,31 @@ def _show(path: Path = typer.Argument(..., metavar="FILE", help="A certificate, 
     if b"PRIVATE KEY-----" in data:
         raise ConfigError(f"{path}: holds a private key, which is shown to nobody")
     if b"-----BEGIN CERTIFICATE REQUEST-----" in data:
-        say(*_certificate_lines(identity.request_of(data, str(path))))
+        request = identity.request_of(data, str(path))
+        if not printed_as_json(json, _facts_of(request)):
+            say(*_certificate_lines(request))
     elif b"-----BEGIN CERTIFICATE-----" in data:
-        for certificate in identity.certificates_of(data, str(path)):
-            say(*_certificate_lines(certificate))
+        chain = identity.certificates_of(data, str(path))
+        if not printed_as_json(json, list(map(_facts_of, chain))):
+            say(*(line for certificate in chain for line in _certificate_lines(certificate)))
     else:
-        say(*_of_join(read_join(path)))
+        join = read_join(path)
+        more = {"ca": list(map(_facts_of, join.roots)), "experiment_hash": join.experiment_hash}
+        if not printed_as_json(json, join.model_dump() | more):
+            say(*_of_join(join))
+
+
+def _facts_of(signed: x509.Certificate | x509.CertificateSigningRequest) -> dict[str, Any]:
+    """Return what `_certificate_lines` says, by name; times in ISO 8601."""
+    from cryptography import x509
+
+    from fedkin.network import identity
+
+    facts: dict[str, Any] = {"subject": signed.subject.rfc4514_string()}
+    if isinstance(signed, x509.Certificate):
+        facts["signed by"] = signed.issuer.rfc4514_string()
+        facts["valid"] = [signed.not_valid_before_utc.isoformat(), signed.not_valid_after_utc.isoformat()]
+    return facts | {"hosts": identity.hosts_of(signed), "fingerprint": identity.fingerprint(signed)}
 
 
 def _certificate_lines(signed: x509.Certificate | x509.CertificateSigningRequest) -> list[str]:

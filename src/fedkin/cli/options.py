@@ -27,7 +27,7 @@ SET = typer.Option(
 ROOT = typer.Option(None, help="Folder that holds the data sets (default: data, or that of a resumed run).")
 OUT = typer.Option(None, help="Folder for the records (default: a new one under runs/).")
 RESUME = typer.Option(None, help="Continue what is in this folder.", metavar="DIR")
-JSON = typer.Option(False, "--json", help="Print the figures as JSON, and nothing else.")
+JSON = typer.Option(False, "--json", help="Print the result as JSON, and nothing else.")
 ROUNDS = typer.Option(None, min=0, help="Rounds, in place of training.rounds.")
 METHODS = typer.Option(None, help="Comma-separated: local,fedavg,sfmtl-graph.")
 SEED = typer.Option(None, min=0, max=10**18 - 1, help="Seed, in place of run.seed.")

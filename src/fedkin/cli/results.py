@@ -159,6 +159,7 @@ def _metric_of(figures: Iterable[str]) -> str:
 @runs.command("check")
 def _check(
     folder: Path = typer.Argument(..., help="Folder of a run, a comparison or a tuning, or a folder that holds such."),
+    json: bool = JSON,
 ) -> None:
     """Check that no file of a folder is damaged, and say what can be continued; exit status 1 if one is.
 
@@ -168,16 +169,17 @@ def _check(
     from fedkin.records.checking import check
 
     reports = check(folder)
-    for report in reports:
-        say(*report.problems, *(f"{report.folder}: {text}" for text in (*report.notes, report.standing)))
     count = sum(len(report.problems) for report in reports)
-    say("every file is as it was written" if not count else f"{count} problem{'s' if count > 1 else ''}")
+    if not printed_as_json(json, [{**vars(report), "folder": str(report.folder)} for report in reports]):
+        for report in reports:
+            say(*report.problems, *(f"{report.folder}: {text}" for text in (*report.notes, report.standing)))
+        say("every file is as it was written" if not count else f"{count} problem{'s' if count > 1 else ''}")
     if count:
         raise typer.Exit(1)
 
 
 @runs.command("diff")
-def _diff(one: Path, other: Path) -> None:
+def _diff(one: Path, other: Path, json: bool = JSON) -> None:
     """Show which settings of two runs differ, and the results of both.
 
     Examples:
@@ -187,6 +189,13 @@ def _diff(one: Path, other: Path) -> None:
 
     both = [read_listed(one), read_listed(other)]
     settings, figures = listed_difference(*both)
+    if json:
+        printed_as_json(json, {
+            "runs": [str(one), str(other)],
+            "settings": [dict(zip(("setting", "one", "other"), row, strict=True)) for row in settings],
+            "figures": [dict(zip(("figure", "one", "other"), row, strict=True)) for row in figures],
+        })  # fmt: skip
+        return
     home = [place for place in one.absolute().parents if other.absolute().is_relative_to(place)][:1]
     names = _distinct_names([one, other], home)
     if settings:
