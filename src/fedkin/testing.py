@@ -69,23 +69,23 @@ def _error_text(error: Exception) -> str:
 # -- a small federation ----------------------------------------------------------------------------------------------
 
 
-def small_federation(clients: int = 6, seed: int = 0, width: int = 5) -> Federation:
+def small_federation(clients: int = 6, seed: int = 0, classes: int = 4, width: int = 5) -> Federation:
     """Return clients of different sizes in two planted groups: the second group has reversed labels."""
     rng = np.random.default_rng(seed)
-    centres = rng.normal(size=(4, width)) * 2
+    centres = rng.normal(size=(classes, width)) * 2
     names = [f"site-{letter}" for letter in rng.permutation(list("qwertyuiopasdfghjklzxcvbnm"))[:clients]]
     members = []
     for number, name in enumerate(names):
         group = number % 2
 
         def draw(count: int, group: int = group) -> Samples:
-            y = rng.integers(0, 4, count)
+            y = rng.integers(0, classes, count)
             x = centres[y] + rng.normal(size=(count, width))
-            y = 3 - y if group else y
+            y = classes - 1 - y if group else y
             return Samples(torch.from_numpy(x.astype(np.float32)), torch.from_numpy(y))
 
         members.append(Client(name, draw(18 + 3 * number), draw(12), group=f"g{group}"))
-    return Federation(members, Task(4, (width,)), "small")
+    return Federation(members, Task(classes, (width,)), "small")
 
 
 def small_setup(

@@ -80,11 +80,11 @@ def _one(folder: Path) -> Checked:
         problems += [f"{each}; {reading.MEND}" for each in wrong]
         return Checked(folder, tuple(problems), notes, "finished: there is nothing to go on with")
     checkpoints = Checkpoints(folder)
-    checkpoint, wrong = checkpoints.survey(all=True)
-    problems += [f"{each}; {_BACK if checkpoint else remedy}" for each in wrong.values()]
+    checkpoint, damaged = checkpoints.survey(all=True)
+    problems += [f"{each}; {_BACK if checkpoint else remedy}" for each in damaged.values()]
     if checkpoint is None:
         start = f"goes on from round 0, as no checkpoint was written yet: {_again(folder)}"
-        where = "it cannot be resumed" if wrong else start
+        where = "it cannot be resumed" if damaged else start
         return Checked(folder, tuple(problems), notes, f"not finished; {where}")
     problems += [f"{each}; {_BACK}, or go on without it" for each in checkpoints.lost(checkpoint)]
     where = f"not finished; goes on from round {checkpoint.round}: {_again(folder)}"

@@ -136,11 +136,11 @@ def _without_groups(federation: Federation) -> Federation:
 def _figures(federation: Federation, result: Result) -> Line:
     """The figures of a run that are stored."""
     values, groups, planted = points(federation, result), result.groups, federation.planted
-    known = [value for value in values.values() if value is not None]
+    present = [value for value in values.values() if value is not None]
     return {
         "data": federation.fingerprint()[:16],
         "points": {id: None if value is None else round(value, _DECIMALS) for id, value in values.items()},
-        "mean": round(sum(known) / len(known), 4) if known and np.isfinite(known).all() else None,
+        "mean": round(sum(present) / len(present), 4) if present and np.isfinite(present).all() else None,
         "bytes": result.summary["bytes"]["up"] + result.summary["bytes"]["down"],
         "trained": sum(row["samples"] for row in result.rounds),
         "given": list(result.summary.get("given", ())),

@@ -87,7 +87,7 @@ class Scenario(Settings):
         """
         if classes is not None:
             about = [{"classes": list(own)} for own in classes]
-            groups = ["+".join(map(str, own)) for own in classes] if groups is None else groups
+            groups = ["+".join(map(str, each)) for each in classes] if groups is None else groups
         known: dict[int, Samples] = {}
 
         def samples(split: Split, rows: Ints | Samples) -> Samples:
