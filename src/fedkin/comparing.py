@@ -275,12 +275,9 @@ def _changed_experiment(
         experiment = experiment.with_changes(**changes)
     MEASURES.update({measure.name: measure for measure in measures})
     if metrics:
-        experiment = experiment.with_changes(**{"run.metrics": list(map(_name_of, metrics))})
+        names = [metric.name if isinstance(metric, Measure) else metric for metric in metrics]
+        experiment = experiment.with_changes(**{"run.metrics": names})
     return experiment.with_own(files_of(measures))
-
-
-def _name_of(metric: str | Measure) -> str:
-    return metric.name if isinstance(metric, Measure) else metric
 
 
 def _own_measures(metrics: Sequence[str | Measure]) -> list[Measure]:

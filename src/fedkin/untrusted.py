@@ -231,7 +231,8 @@ def parquet_in(path: Path, lists: Collection[str] = ()) -> pa.Table:
     schema = parquet.read_schema(place)
     texts = [field.name for field in schema if _is_text(field.type)]
     for field in schema:
-        if pa.types.is_nested(field.type) and not (field.name in lists and _is_list_of_integers(field.type)):
+        integers = pa.types.is_list(field.type) and pa.types.is_integer(field.type.value_type)
+        if pa.types.is_nested(field.type) and not (integers and field.name in lists):
             raise Refused(f"column {escaped(field.name, 40)!r}: expected numbers or texts, got {field.type}")
     # Parquet stores a repeated text once: read it in that form, and count its bytes before repeating it.
     with parquet.ParquetFile(place, read_dictionary=texts) as file:
@@ -270,12 +271,6 @@ def _is_text(kind: pa.DataType) -> bool:
 
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
-def _is_list_of_integers(kind: pa.DataType) -> bool:
-    import pyarrow as pa
-
-    return bool(pa.types.is_list(kind) and pa.types.is_integer(kind.value_type))
 
 
 def _with_plain_texts(table: pa.Table, name: str, limit: int) -> pa.Table:

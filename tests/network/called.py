@@ -25,7 +25,7 @@ class CalledNetwork:
 
     def link(self, name: str) -> CallingLink | AnsweringLink:
         if name == "server":
-            return CallingLink("server", _Calls(self), hold=self.hold, beat=self.beat, within=5.0, say=self.said.append)
+            return CallingLink(_Calls(self), hold=self.hold, beat=self.beat, within=5.0, say=self.said.append)
         with self.lock:
             self.known.add(name)
             self.ends[name] = link = AnsweringLink(name)

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import tomli_w
-from pydantic import BaseModel
 
 from fedkin.advice.candidates import CANDIDATES, HEADS, Shape, shapes_of
 from fedkin.advice.choice import LEVEL, Judged, Marks, Trials, enough_for_verdict, marks_of, outcomes_of
@@ -103,7 +102,9 @@ def advise(
     strengths = tried_strengths(bench, renamed)
     candidates = _distinct_candidates(splits, final, bool(strengths))
     rates = [bench.training.lr * factor for factor in plan.rates]
-    work = Work(renamed, judgeable.folds, *_shapes_and_heads(splits, candidates), rates, bench, strengths)
+    shapes = [list(dict.fromkeys(split[name] for name in candidates)) for split in splits]
+    heads = [frozenset(split[name] for name in candidates if name in HEADS) for split in splits]
+    work = Work(renamed, judgeable.folds, shapes, heads, rates, bench, strengths)
     work, plan, outputs = _run_folds(work, plan, folder, progress, goes_on)
     share = sum(each.share for each in judgeable.folds.values()) / len(judgeable.folds)
     judged = Judged.of(_trials(work, splits, final, candidates, plan.folds, outputs), share)
@@ -116,14 +117,6 @@ def advise(
     advice = _advice(federation, work, judgeable, judged, shape, strength, rate, progress)
     left_out = _left_out(plan, bench.training.rounds, rounds)
     return replace(advice, folds=plan.folds, missing=tuple(missing), left_out=left_out, worth=worth)
-
-
-def _shapes_and_heads(
-    splits: Sequence[Mapping[str, Shape]], candidates: Sequence[str]
-) -> tuple[list[list[Shape]], list[frozenset[Shape]]]:
-    """Return (for each split, the different shapes to train; the shapes whose clients also get their own heads)."""
-    shapes = [list(dict.fromkeys(split[name] for name in candidates)) for split in splits]
-    return shapes, [frozenset(split[name] for name in candidates if name in HEADS) for split in splits]
 
 
 def _candidates_by_split(federation: Federation, folds: Mapping[str, Folds], seed: int) -> list[dict[str, Shape]]:
@@ -274,8 +267,7 @@ def _marks(
     split = 0 if dealt.by_time else fold
     rows = dealt.validated(split)
     inside = dealt.fold[rows] == fold
-    labels = work.federation[id].train.labels().numpy()
-    truth = labels[rows][inside] if kind == "risk" else None
+    truth = work.federation[id].train.labels().numpy()[rows][inside] if kind == "risk" else None
     by_model = outputs[rate, split, shapes[split]][id]
     return marks_of(Outcomes(kind, by_model[min(model, len(by_model) - 1)][inside], truth))
 
@@ -574,17 +566,13 @@ def _short(experiment: Experiment) -> dict[str, Any]:
     whole = experiment.resolved()
     table: dict[str, Any] = {name: whole[name] for name in ("name", "own") if name in whole}
     for section in [name for name in whole if isinstance(whole[name], dict) and name != "methods"]:
-        if given := _without_defaults(getattr(experiment, section), whole[section]):
+        kept = {"source", "name", *getattr(experiment, section).model_dump(exclude_defaults=True)}
+        if given := {name: value for name, value in whole[section].items() if name in kept}:
             table[section] = given
     path = table["data"].get("path")
     if path is not None:
         table["data"]["path"] = Path(os.path.relpath(path)).as_posix() if Path(path).is_absolute() else path
     return table
-
-
-def _without_defaults(settings: BaseModel, table: Mapping[str, Any]) -> dict[str, Any]:
-    names = {"source", "name", *settings.model_dump(exclude_defaults=True)}
-    return {name: value for name, value in table.items() if name in names}
 
 
 def recommended(experiment: Experiment, advice: Advice, plan: Plan | None) -> Experiment:

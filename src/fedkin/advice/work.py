@@ -219,13 +219,10 @@ class Work:
             ask_for_time.discard(rate)
             outcomes = self._read_or_run(None if folder is None else folder / name, rate, parts)
             for place, (split, shape) in enumerate(parts):
-                outputs[rate, split, self.shapes[split][shape]] = self._by_client(outcomes, place)
+                by_client = {id: outcomes[f"{place}/{id}"] for id in self.federation}
+                outputs[rate, split, self.shapes[split][shape]] = by_client
         progress(len(jobs), len(jobs))
         return outputs
-
-    def _by_client(self, outcomes: Mapping[str, Values], place: int) -> dict[str, Values]:
-        """The outcomes of the part with this number, by id."""
-        return {id: outcomes[f"{place}/{id}"] for id in self.federation}
 
     def _read_or_run(self, path: Path | None, rate: int, parts: Sequence[tuple[int, int]]) -> dict[str, Values]:
         """Read the outcomes of a run from a file; if there is none, do the run and write them, if it has a path."""

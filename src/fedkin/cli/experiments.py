@@ -513,8 +513,7 @@ def _check_resumable(folder: Path, command: str) -> None:
         what = f"no {marker} in it, so there is nothing to continue" if folder.exists() else "no such folder"
         raise ConfigError(f"--resume {folder}: {what}{_did_you_mean(folder, command, marker)}")
     if (folder / "plan.json").is_file():
-        plan = plan_in(folder)
-        right = "compare" if plan.command == "compare" else "tune"
+        right = "compare" if plan_in(folder).command == "compare" else "tune"
         if command != right:
             raise ConfigError(
                 f"--resume {folder}: a comparison, a tuning or a sweep; continue it with fedkin {right} --resume"

@@ -185,7 +185,7 @@ def _invite(
     text = text_in(experiment, SETTINGS_BYTES)
     named = [("--server", server), *(("--member", word) for word in members), ("--router", router)]
     book = _book([(option, word) for option, word in named if word], certificates)
-    roles = {"--server": _name_in(server), "--router": _name_in(router)}
+    roles = {"--server": (server or "").partition("=")[0], "--router": (router or "").partition("=")[0]}
     option = "--router" if router else "--server"  # whom the others dial
     if (dialled := roles[option]) and not book[dialled].locator:
         raise ConfigError(f"{option} {dialled}: expected its address too: {option} {dialled}=tls/HOST:PORT")
@@ -201,11 +201,6 @@ def _invite(
     check_members(loaded, join)
     write_join(join, out)
     say(f"join file:  {out} (no secret; send it by a way that its readers trust)", *_of_join(join))
-
-
-def _name_in(word: str | None) -> str:
-    """The name in NAME=ADDRESS; empty without any."""
-    return (word or "").partition("=")[0]
 
 
 def _book(members: Sequence[tuple[str, str]], pins: Sequence[Path]) -> dict[str, Member]:

@@ -45,16 +45,18 @@ def reproduce(
     from fedkin.running.papers import known_tables, table_folder
 
     folder = table_folder(tables)
-    known = known_tables(folder)
+    all_tables = known_tables(folder)
     if name is None:
-        _list(known, json)
+        _list(all_tables, json)
         return
     from fedkin.report.results import settings_text
     from fedkin.running.grid import stage_watchers
     from fedkin.running.reproduce import reproduce as parts_of
 
-    wanted = _tables_to_run(known, name)
-    _check_one_table(name, {"--federation": federation, "--methods": methods})
+    wanted = _tables_to_run(all_tables, name)
+    for option, given in {"--federation": federation, "--methods": methods}.items():
+        if given and name == "all":
+            raise ConfigError(f"{option}: give the name of one table with it, not all")
     place = out / "quick" if quick else out
     shown = pages if pages is not None else place / "pages"
     for key, table in wanted.items():
@@ -64,45 +66,34 @@ def reproduce(
             how = settings_text(key, this, folder, quick)
             if named:
                 some, only = some.only(named), settings_text(key, this, folder, quick, named)
-                if not _has_other_rows(shown / f"{key}.md", only):
+                page = shown / f"{key}.md"
+                if not page.exists() or only in page.read_text(encoding="utf-8"):  # it has no other rows
                     this, how = this.only(named), only
             parts = parts_of(some, folder, data_root, place / key, finished=finished, watch=stage_watchers(watch, key))
             _run_table(key, this, some, parts, shown, quick, finished, how)
-    _index(known, shown)
+    _index(all_tables, shown)
     say(f"index: {shown / 'index.md'}")
 
 
-def _check_one_table(name: str, options: Mapping[str, object]) -> None:
-    """Raise ConfigError for options that are given with all tables."""
-    for option, given in options.items():
-        if given and name == "all":
-            raise ConfigError(f"{option}: give the name of one table with it, not all")
-
-
-def _has_other_rows(page: Path, only: str) -> bool:
-    """Whether a page has other rows than those that its last section `only` would name."""
-    return page.exists() and only not in page.read_text(encoding="utf-8")
-
-
-def _tables_to_run(known: Mapping[str, PaperTable], name: str) -> dict[str, PaperTable]:
+def _tables_to_run(tables: Mapping[str, PaperTable], name: str) -> dict[str, PaperTable]:
     """The table of this name, or all tables that can be run; raises ConfigError."""
     from fedkin.settings import choose
 
     if name == "all":
-        return {key: table for key, table in known.items() if table.federation}
-    choose({**known, "all": None}, name, "NAME")
-    if not known[name].federation:
+        return {key: table for key, table in tables.items() if table.federation}
+    choose({**tables, "all": None}, name, "NAME")
+    if not tables[name].federation:
         raise ConfigError(f"{name}: a list of claims that are not tested here; there is nothing to run")
-    return {name: known[name]}
+    return {name: tables[name]}
 
 
 def _select_federations(table: PaperTable, names: Sequence[str]) -> PaperTable:
     """The table with the federations of these names, or with all of them if there are none."""
     from fedkin.settings import choose
 
-    known = {part.name: part for part in table.federation}
+    by_name = {part.name: part for part in table.federation}
     for name in names:
-        choose(known, name, "--federation")
+        choose(by_name, name, "--federation")
     parts = tuple(part for part in table.federation if part.name in names) or table.federation
     return table.model_copy(update={"federation": parts})
 

@@ -203,8 +203,7 @@ def _diff(one: Path, other: Path, json: bool = JSON) -> None:
     else:
         say("no setting differs")
     if unfinished := [str(run.folder) for run in both if run.summary is None]:
-        text = " and ".join(dict.fromkeys(unfinished))
-        say(f"{text}: not finished, so there are no figures to compare")
+        say(f"{' and '.join(dict.fromkeys(unfinished))}: not finished, so there are no figures to compare")
         return
     rows = [(name, f"{a:,.5g}", f"{b:,.5g}", f"{b - a:+,.3g}") for name, a, b in figures]
     print_table(("figure", *names, "difference"), rows, wrapped=names)

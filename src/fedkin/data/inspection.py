@@ -176,13 +176,13 @@ def _facts(table: pa.Table, arrays: Encoded) -> Iterator[ClientFacts]:
 
 def _column_findings(table: pa.Table, column: _Column) -> Iterator[Finding]:
     """Ids, constants, numbers written as texts, mostly missing values."""
-    name, rows, (known, different) = column.name, table.num_rows, column.counts
-    if known < (1 - _MISSING) * rows:
-        yield Finding("missing", f"column {name!r} is empty in {1 - known / rows:.0%} of the rows", (name,))
+    name, rows, (filled, different) = column.name, table.num_rows, column.counts
+    if filled < (1 - _MISSING) * rows:
+        yield Finding("missing", f"column {name!r} is empty in {1 - filled / rows:.0%} of the rows", (name,))
     if different < 2:
-        what = f"{next(iter(codes(table, name)[0]), '')!r} in every row" if known else "empty"
+        what = f"{next(iter(codes(table, name)[0]), '')!r} in every row" if filled else "empty"
         yield Finding("constant", f"column {name!r} is {what}: it says nothing; leave it out", (name,))
-    elif different == known >= 20 and not column.is_measured:
+    elif different == filled >= 20 and not column.is_measured:
         what = "it looks like a number of the row or person; leave it out"
         yield Finding("id", f"column {name!r} differs in every row: {what}", (name,))
     elif column.values is None and name not in column_notes(table):
@@ -368,16 +368,16 @@ def of_numbers(values: Mapping[str, Any]) -> Skew | None:
 
     None with one client, or if all numbers are equal.
     """
-    known = {id: np.asarray(some, dtype=np.float64) for id, some in sorted(values.items()) if len(some)}
-    every = np.concatenate(list(known.values())) if known else np.zeros(0)
-    if len(known) < 2 or np.ptp(every) == 0 or len(every) <= len(known):
+    samples = {id: np.asarray(some, dtype=np.float64) for id, some in sorted(values.items()) if len(some)}
+    every = np.concatenate(list(samples.values())) if samples else np.zeros(0)
+    if len(samples) < 2 or np.ptp(every) == 0 or len(every) <= len(samples):
         return None
-    value, p = scipy.stats.kruskal(*known.values())
-    groups, total = len(known), len(every)
+    value, p = scipy.stats.kruskal(*samples.values())
+    groups, total = len(samples), len(every)
     effect = np.sqrt(max(0.0, (float(value) - groups + 1) / (total - groups)))
     middle = float(np.median(every))
     return Skew(min(float(effect), 1.0), float(p), _furthest(
-        list(known), np.array([abs(float(np.median(some)) - middle) for some in known.values()])
+        list(samples), np.array([abs(float(np.median(some)) - middle) for some in samples.values()])
     ))  # fmt: skip
 
 
@@ -421,8 +421,8 @@ def _person(column: _Column, is_test: npt.NDArray[np.bool_], client: Labels) -> 
     name, place, count = column.name, column.place, len(column.texts)
     if count < _PERSONS or not _FEW_ROWS[0] <= len(place) / count <= _FEW_ROWS[1]:
         return
-    known, repeated = place >= 0, column.often > 1
-    both = np.intersect1d(place[known & is_test], place[known & ~is_test])
+    filled, repeated = place >= 0, column.often > 1
+    both = np.intersect1d(place[filled & is_test], place[filled & ~is_test])
     if len(both) and repeated.sum() >= _PERSONS and _at_one_client(column, client)[repeated].mean() > _AT_ONE:
         what = f"{len(both)} of the {count} values of column {name!r} are in training and in test"
         advice = f"if it names persons, keep their rows together (person = {name!r})"
@@ -431,10 +431,10 @@ def _person(column: _Column, is_test: npt.NDArray[np.bool_], client: Labels) -> 
 
 def _at_one_client(column: _Column, client: Labels) -> npt.NDArray[np.bool_]:
     """Whether each value of a category is in rows of one client only; client: the number of each row's client."""
-    known, count = column.place >= 0, len(column.texts)
+    filled, count = column.place >= 0, len(column.texts)
     low, high = np.full(count, client.max()), np.zeros(count, np.int64)
-    np.minimum.at(low, column.place[known], client[known])
-    np.maximum.at(high, column.place[known], client[known])
+    np.minimum.at(low, column.place[filled], client[filled])
+    np.maximum.at(high, column.place[filled], client[filled])
     return np.asarray(low == high)
 
 
@@ -465,9 +465,9 @@ def _codings(column: _Column, clients: Mapping[str, Labels]) -> Iterator[Finding
 
 def _units(name: str, values: Mapping[str, Floats]) -> Iterator[Finding]:
     """Find clients whose numbers look like those of other clients times a factor."""
-    known = {id: some for id, some in values.items() if len(some)}
-    middle, spread = np.array([(np.median(some), np.std(some)) for some in known.values()]).reshape(-1, 2).T
-    for row, id in enumerate(known if len(known) > 1 else ()):
+    samples = {id: some for id, some in values.items() if len(some)}
+    middle, spread = np.array([(np.median(some), np.std(some)) for some in samples.values()]).reshape(-1, 2).T
+    for row, id in enumerate(samples if len(samples) > 1 else ()):
         usual, deviation = (float(np.median(np.delete(of, row))) for of in (middle, spread))
         if min(middle[row] * usual, spread[row] * deviation) <= 0:
             continue

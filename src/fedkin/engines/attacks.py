@@ -100,8 +100,7 @@ class Attack:
             order = torch.from_numpy(draw.permutation(update.numel()))
             update = update.flatten()[order].reshape(update.shape) * self.strength
         elif self.kind == "noise":
-            e = torch.from_numpy(draw.normal(size=tuple(update.shape))).to(update)
-            update = update + self.strength * update.norm() / e.norm().clamp(min=1e-12) * e
+            update = _blurred(update, self.strength, draw)
         elif self.kind == "model-replacement":
             update = update / (self.share * self.strength)
         else:
@@ -156,22 +155,22 @@ class Attacks:
             federation.task.need_labels("run.adversaries", repr(attack.kind))
         if self.of("group-mean") and federation.planted is None:
             raise ConfigError("run.adversaries: 'group-mean' needs known groups of the clients, and these have none")
-        if (known := _declared_names(method)) is None:
+        if (names := _declared_names(method)) is None:
             return
         for name in (name for attack in self.of(*FORGERS) for name in attack.fields):
-            if name not in known:
-                what = f"no message of {method.name!r} has a field {name!r}; {nearest(name, sorted(known))}"
+            if name not in names:
+                what = f"no message of {method.name!r} has a field {name!r}; {nearest(name, sorted(names))}"
                 raise ConfigError(f"run.adversaries: {what}")
 
 
 def _declared_names(method: AnyMethod) -> set[str] | None:
     """Return the names of the fields of all messages; None if a phase declares no fields."""
-    known = set[str]()
+    names = set[str]()
     for phase in method.phases() if isinstance(method, ServerMethod) else list(method.shares):
         if (sets := method.declared(phase)) is None:
             return None
-        known.update(*sets)
-    return known
+        names.update(*sets)
+    return names
 
 
 # -- samples -----------------------------------------------------------------------------------------------------------
@@ -196,8 +195,7 @@ def poisoned(federation: Federation, attacks: Attacks, adversaries: frozenset[st
         attacked = replace(first, id=client.id) if same else client
         return _each(attacked, lambda samples: _flipped(samples, federation.task.classes, share, seed, client.id))
 
-    clients = [changed(client) for client in federation.values()]
-    return type(federation)(clients, federation.task, federation.name)
+    return type(federation)([changed(client) for client in federation.values()], federation.task, federation.name)
 
 
 def _each(client: Client, change: Callable[[Samples], Samples]) -> Client:
@@ -209,9 +207,9 @@ def _each(client: Client, change: Callable[[Samples], Samples]) -> Client:
 def _flipped(samples: Samples, classes: int, share: float, seed: int, id: str) -> Samples:
     if not share:
         return samples
-    own = samples.own()
-    hit = torch.from_numpy(rng(seed, id, "label flip").random(len(own)) < share)
-    return replace(own, y=torch.where(hit, classes - 1 - own.y, own.y))
+    samples = samples.own()
+    hit = torch.from_numpy(rng(seed, id, "label flip").random(len(samples)) < share)
+    return replace(samples, y=torch.where(hit, classes - 1 - samples.y, samples.y))
 
 
 class Forgery:
@@ -239,13 +237,13 @@ class Forgery:
     ) -> dict[str, Message]:
         """Return the replies to a server's request, as changed by the adversaries."""
         forged = dict(replies)
-        own = sorted(self.adversaries & set(forged))
+        attackers = sorted(self.adversaries & set(forged))
         victims = [forged[id] for id in self.victims if id in forged]
-        for attack in self.attacks.each if own else ():
+        for attack in self.attacks.each if attackers else ():
             if attack.kind in FORGERS:
-                forged |= {id: self._forged(attack, forged[id], victims, (id, round, phase)) for id in own}
+                forged |= {id: self._forged(attack, forged[id], victims, (id, round, phase)) for id in attackers}
             elif attack.kind in ("alie", "ipm"):
-                forged |= self._colluded(attack, {id: forged[id] for id in own}, asked)
+                forged |= self._colluded(attack, {id: forged[id] for id in attackers}, asked)
         return forged
 
     def posts(self, posts: Mapping[str, Outbox], round: int, turn: int) -> dict[str, Outbox]:
@@ -265,40 +263,43 @@ class Forgery:
 
     def _colluding_peers(self, attack: Attack, posts: Mapping[str, Outbox]) -> dict[str, Outbox]:
         """Return the colluders' forged outboxes; changes to a colluder's first message apply to all its messages."""
-        own = {id: posts[id] for id in sorted(self.adversaries & set(posts)) if posts[id].messages}
+        boxes = {id: posts[id] for id in sorted(self.adversaries & set(posts)) if posts[id].messages}
         forged: dict[str, Outbox] = {}
-        for phase in sorted({box.phase for box in own.values()}):
-            first = {id: box.messages[min(box.messages)] for id, box in own.items() if box.phase == phase}
+        for phase in sorted({box.phase for box in boxes.values()}):
+            first = {id: box.messages[min(box.messages)] for id, box in boxes.items() if box.phase == phase}
             for id, sent in self._colluded(attack, first, {}).items():
                 changed = _changed(first[id], sent)
-                shared = {to: Message(**{**message, **changed}) for to, message in own[id].messages.items()}
-                forged[id] = replace(own[id], messages=shared)
+                shared = {to: Message(**{**message, **changed}) for to, message in boxes[id].messages.items()}
+                forged[id] = replace(boxes[id], messages=shared)
         return forged
 
-    def _forged(self, attack: Attack, own: Message, victims: Sequence[Message], key: tuple[str, int, str]) -> Message:
+    def _forged(self, attack: Attack, sent: Message, victims: Sequence[Message], key: tuple[str, int, str]) -> Message:
         """Return this message with the victim's fields in place of its own."""
         if not victims:
-            return own
-        both = own.keys() & victims[0].keys()
+            return sent
+        both = sent.keys() & victims[0].keys()
         fields = {name: victims[0][name] for name in attack.fields if name in both}
         for name, value in fields.items():
             if attack.kind == "group-mean":
-                fields[name] = _mean_like(value, [victim[name] for victim in victims if name in victim])
+                others = [victim[name] for victim in victims if name in victim]
+                fields[name] = _mean([other for other in others if _form(other) == _form(value)])
             elif attack.kind == "mimic":
                 fields[name] = _blurred(value, attack.strength, rng(self.seed, *key, name, "mimic"))
-        return Message(**{**own, **fields}) if fields else own
+        return Message(**{**sent, **fields}) if fields else sent
 
-    def _colluded(self, attack: Attack, own: Mapping[str, Message], asked: Mapping[str, Message]) -> dict[str, Message]:
+    def _colluded(
+        self, attack: Attack, sent: Mapping[str, Message], asked: Mapping[str, Message]
+    ) -> dict[str, Message]:
         """Return the colluders' messages with parameters that they have agreed on."""
-        forged = dict(own)
-        for name in sorted(set[str]().union(*own.values())):
+        forged = dict(sent)
+        for name in sorted(set[str]().union(*sent.values())):
             alike: dict[Any, list[str]] = {}
-            for id, message in own.items():
+            for id, message in sent.items():
                 if name in message and self._is_params(id, message[name]):
                     alike.setdefault(_form(message[name]), []).append(id)
             for ids in alike.values():
-                starts = {id: self._start(id, own[id][name], asked.get(id, Message())) for id in ids}
-                for id, params in _common_update(attack, {id: own[id][name] for id in ids}, starts).items():
+                starts = {id: self._start(id, sent[id][name], asked.get(id, Message())) for id in ids}
+                for id, params in _common_update(attack, {id: sent[id][name] for id in ids}, starts).items():
                     forged[id] = Message(**{**forged[id], name: params})
         return forged
 
@@ -317,18 +318,18 @@ class Forgery:
 
 def _common_update(attack: Attack, params: Mapping[str, Params], starts: Mapping[str, Params]) -> dict[str, Params]:
     """Return start + the agreed update for each colluder; integer buffers stay unchanged."""
-    forged: dict[str, dict[str, Tensor]] = {id: dict(own) for id, own in params.items()}
+    forged: dict[str, dict[str, Tensor]] = {id: dict(each) for id, each in params.items()}
     for name, first in next(iter(params.values())).items():
         if not first.is_floating_point():
             continue
-        updates = torch.stack([own[name] - starts[id][name] for id, own in params.items()])
+        updates = torch.stack([each[name] - starts[id][name] for id, each in params.items()])
         mean = updates.mean(0)
         if attack.kind == "ipm":
             common = -attack.strength * mean
         else:
             common = mean - attack.strength * updates.std(0, correction=0)
-        for id, own in forged.items():
-            own[name] = starts[id][name] + common
+        for id, each in forged.items():
+            each[name] = starts[id][name] + common
     return {**forged}
 
 
@@ -372,11 +373,6 @@ def _blurred(value: Any, strength: float, draw: np.random.Generator) -> Any:
 def _changed(before: Message, after: Message) -> dict[str, Any]:
     """Return the fields that are other objects than before."""
     return {name: value for name, value in after.items() if value is not before[name]}
-
-
-def _mean_like(value: Any, others: Sequence[Any]) -> Any:
-    """Return the mean of those values that have the form of this one."""
-    return _mean([other for other in others if _form(other) == _form(value)])
 
 
 def _mean(values: Sequence[Any]) -> Any:

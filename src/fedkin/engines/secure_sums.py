@@ -288,8 +288,7 @@ class SumMember:
         flat = torch.cat([tensor.detach().double().reshape(-1) for tensor in floats]).numpy()
         words = self.list.fixed.encode(flat, weight) + mask(self.seed, len(flat))
         for other in self.held.keys() - {self.place}:
-            public = self.list.mask[other]
-            words += _signed_mask(self.mask_pair, self.place, other, public, self.session, len(flat))
+            words += _signed_mask(self.mask_pair, self.place, other, self.list.mask[other], self.session, len(flat))
         self.next = SURVIVORS
         counters = {name: tensor for name, tensor in params.items() if not tensor.is_floating_point()}
         more = {"counters": counters} if counters else {}
@@ -309,9 +308,9 @@ class SumMember:
     def survivors(self, message: Message) -> Message:
         """Return a signature of the list of the members whose masked numbers arrived."""
         self.there = [int(place) for place in message["survivors"]]
-        known = set(self.held) | (set(range(len(self.list.names))) - set(self.near))
+        possible = set(self.held) | (set(range(len(self.list.names))) - set(self.near))
         near = sum(place in self.held for place in self.there)
-        if self.there != sorted(set(self.there) & known) or self.place not in self.there:
+        if self.there != sorted(set(self.there) & possible) or self.place not in self.there:
             raise MethodError("a list of survivors with members that sent no shares, or without this one")
         if len(self.there) < self.least or near < threshold(len(self.near)):
             raise MethodError(f"{len(self.there)} survivors, too few for a sum that hides each of them")
@@ -404,7 +403,8 @@ class GroupSum:
                 return
             by_place = {self.list.names.index(id): reply for id, reply in sorted(replies.items())}
             if step == SHARES:
-                self._take_shares(by_place)
+                self.shares = {place: reply["shares"] for place, reply in by_place.items()}
+                self.commitments = {place: bytes_of(reply["commitment"]) for place, reply in by_place.items()}
             elif step == MASKED:
                 for id in sorted(replies):
                     self.add(id, replies[id])
@@ -429,10 +429,6 @@ class GroupSum:
         cipher, mask = (b"".join(bytes_of(replies[id][which]) for id in names) for which in ("cipher", "mask"))
         self.list = _KeyList(self.session, names, cipher, mask, [replies[id]["size"] for id in names])
         self.signed = [replies[id]["signature"] for id in names]
-
-    def _take_shares(self, replies: Mapping[int, Message]) -> None:
-        self.shares = {place: reply["shares"] for place, reply in replies.items()}
-        self.commitments = {place: bytes_of(reply["commitment"]) for place, reply in replies.items()}
 
     def _check_enough(self, count: int, step: str) -> None:
         needed = threshold(len(self.list.near(0))) if step != KEYS else 2

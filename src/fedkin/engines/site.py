@@ -668,8 +668,8 @@ class LocalSite(Site):
 
 def _model_names(models: Mapping[str, Params]) -> dict[str, Hashable]:
     """Return a key of each client's model, equal for the same tensors; a mapping that clients share is read once."""
-    known: dict[int, Hashable] = {}
+    names: dict[int, Hashable] = {}
     for params in models.values():
-        if id(params) not in known:
-            known[id(params)] = frozenset((name, id(tensor)) for name, tensor in params.items())
-    return {client: known[id(params)] for client, params in models.items()}
+        if id(params) not in names:
+            names[id(params)] = frozenset((name, id(tensor)) for name, tensor in params.items())
+    return {client: names[id(params)] for client, params in models.items()}

@@ -132,7 +132,7 @@ class Federation(Mapping[str, Client]):
         """A hash of every client's id, group, samples and scale: equal for equal federations in any order."""
         digest = blake2b(digest_size=16)
         # Clients of a group often share one test set: it is read only once.
-        known: dict[int, bytes] = {}
+        hashes: dict[int, bytes] = {}
         for id, client in sorted(self.items()):
             if not client.seen or client.joins != 1:
                 digest.update(repr((client.seen, client.joins)).encode())
@@ -142,15 +142,14 @@ class Federation(Mapping[str, Client]):
                 when = (now.round,) if isinstance(now, Change) else ()
                 digest.update(repr((*when, id, now.group)).encode())
                 for samples in (now.train, now.test):
-                    if builtins.id(samples) not in known:
-                        known[builtins.id(samples)] = hash_of(samples)
-                    digest.update(known[builtins.id(samples)])
+                    if builtins.id(samples) not in hashes:
+                        hashes[builtins.id(samples)] = hash_of(samples)
+                    digest.update(hashes[builtins.id(samples)])
         return digest.hexdigest()
 
     def relabel(self, names: Mapping[str, str]) -> Self:
         """The same federation under other ids; ids that `names` does not contain stay."""
-        clients = [replace(client, id=names[id]) if id in names else client for id, client in self.items()]
-        return self._like(clients)
+        return self._like([replace(client, id=names[id]) if id in names else client for id, client in self.items()])
 
     def reorder(self, ids: Sequence[str]) -> Self:
         """The same clients in another order; a subset is allowed."""
@@ -195,8 +194,7 @@ class Federation(Mapping[str, Client]):
         >>> Federation.from_datasets(sites, test_fraction=0.5)
         Federation('datasets', 2 clients, 2 classes)
         """
-        of = clients_of_datasets(datasets, group, target, test_fraction, classes, scale, seed, kind)
-        return cls(*of, name)
+        return cls(*clients_of_datasets(datasets, group, target, test_fraction, classes, scale, seed, kind), name)
 
     @classmethod
     def from_frame(
@@ -310,17 +308,12 @@ def _check_inputs(where: str, samples: Samples, task: Task, checked: set[tuple[i
         own, wanted = tuple(array.shape[1:]), task.shapes[name]
         if own != wanted:
             raise DataError(f"{place} have shape {own}, the task's is {wanted}")
-        _check_type(place, array, name in codes, name in task.codes)
+        if (name in codes) != (name in task.codes):
+            expected = "int32 or int64 without a scale" if name in task.codes else "floats or uint8"
+            raise DataError(f"{place} are {array.dtype}; expected {expected}, as the task's and other clients' are")
         if samples.scale is not None and (alone or array.dtype == torch.uint8):
             samples.scale.check(wanted[0] if wanted else 1, f"{where}: scale")
         _check_finite(place, array, checked)
-
-
-def _check_type(place: str, array: Tensor, coded: bool, wanted: bool) -> None:
-    """Raise DataError for codes where the task has numbers, and for numbers where it has codes."""
-    if coded != wanted:
-        expected = "int32 or int64 without a scale" if wanted else "floats or uint8"
-        raise DataError(f"{place} are {array.dtype}; expected {expected}, as the task's and other clients' are")
 
 
 def _check_finite(place: str, array: Tensor, checked: set[tuple[int, int]]) -> None:

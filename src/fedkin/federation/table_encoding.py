@@ -524,13 +524,13 @@ def profile(table: pa.Table, kinds: Mapping[str, Column]) -> Profile:
             often = np.bincount(place[place >= 0], minlength=len(values)).tolist()
             counts[name] = dict(zip(values, often, strict=True))
             continue
-        known = numbers(table, name)
-        known = known[~np.isnan(known)]
-        if len(known) and (largest := float(known[np.abs(known).argmax()])) and abs(largest) > _LARGEST:
+        present = numbers(table, name)
+        present = present[~np.isnan(present)]
+        if len(present) and (largest := float(present[np.abs(present).argmax()])) and abs(largest) > _LARGEST:
             how = "if it means that nothing is known, leave the cell empty, or in a CSV file name it in data.missing"
             raise DataError(f"column {name!r}: {largest:g} is no measurement; {how}")
-        mean = math.fsum(known) / len(known) if len(known) else 0.0
-        moments[name] = Moments(len(known), mean, math.fsum((known - mean) ** 2))
+        mean = math.fsum(present) / len(present) if len(present) else 0.0
+        moments[name] = Moments(len(present), mean, math.fsum((present - mean) ** 2))
     return Profile(table.num_rows, moments, counts)
 
 
@@ -579,11 +579,11 @@ class Encoding(AsJson):
             if kind == "category":
                 counts = total.categories[name]
                 values[name] = tuple(sorted(value for value, often in counts.items() if often >= least))
-                known = sum(counts.values())
+                count = sum(counts.values())
             else:
                 moments = total.numbers[name]
-                known, means[name], deviations[name] = moments.count, moments.mean, moments.deviation
-            if total.rows - known >= least:
+                count, means[name], deviations[name] = moments.count, moments.mean, moments.deviation
+            if total.rows - count >= least:
                 flagged.add(name)
         return cls(dict(kinds), means, deviations, values, frozenset(flagged))
 

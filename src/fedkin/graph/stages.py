@@ -216,16 +216,12 @@ def _stage(kind: Kind, spec: str) -> Callable[..., Any]:
     return stage
 
 
-def _names(kind: Kind) -> list[str]:
-    """Return the names of all stages of this kind."""
-    return [*BUILT_IN[kind], *(name for name, stage in STAGES.items() if stage.kind == kind)]
-
-
 def _built_in(kind: Kind, spec: str) -> Callable[..., Any]:
     """Return the function of a spec "name" or "name:argument"; raises ConfigError if it cannot be read."""
     name, colon, argument = spec.strip().partition(":")
     if name not in BUILT_IN[kind]:
-        raise ConfigError(f"unknown {kind} {name!r} in {spec!r}; {nearest(name, _names(kind))}")
+        names = [*BUILT_IN[kind], *(name for name, stage in STAGES.items() if stage.kind == kind)]
+        raise ConfigError(f"unknown {kind} {name!r} in {spec!r}; {nearest(name, names)}")
     expected, make = BUILT_IN[kind][name]
     if colon and not expected:
         raise ConfigError(f"{kind} {spec!r}: {name!r} takes no argument")

@@ -239,14 +239,10 @@ def aggregated(
     if combine is None or not ids:
         return weighted_mean(params, weights)
     models = [params[id] for id in ids]
-    floats = _float_names(models[0])
+    floats = [name for name, tensor in models[0].items() if tensor.is_floating_point()]
     x, w = np.stack([_vector(model, floats) for model in models]), np.array([float(weights[id]) for id in ids])
     centre = np.median(x, axis=0) if start is None else _vector(start, floats)
     return as_params(combine(_Inputs(x, w / w.sum(), centre, number)), models[0], models)
-
-
-def _float_names(params: Params) -> list[str]:
-    return [name for name, tensor in params.items() if tensor.is_floating_point()]
 
 
 def _vector(params: Params, names: list[str]) -> Array:

@@ -99,7 +99,7 @@ def chain_of(net: Net) -> Chain | str:
             flat |= not layers  # the output of a layer is flat already
         elif not _stackable(part):
             return f"{name} is a {type(part).__name__}"
-        elif type(part) is not nn.Identity and not _drops_nothing(part):
+        elif type(part) is not nn.Identity and not (type(part) is nn.Dropout and part.p == 0):
             layers.append((name, part))
     if type(head) is not nn.Linear:
         return f"head is a {type(head).__name__}"
@@ -136,10 +136,6 @@ def _unfolded(name: str, part: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     for field, child in part._modules.items():  # named_children leaves out modules that occur again
         assert child is not None
         yield from _unfolded(f"{name}.{field}", child)
-
-
-def _drops_nothing(part: nn.Module) -> bool:
-    return type(part) is nn.Dropout and part.p == 0
 
 
 def _stackable(part: nn.Module) -> bool:

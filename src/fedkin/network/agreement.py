@@ -100,10 +100,9 @@ def difference(here: Agreement, there: Agreement) -> str:
     >>> difference(here, Agreement(settings=here.settings, task=Task(2, (5,))))
     'inputs have shape (4,) here and (5,) there'
     """
-    both = here, there
     if here.version != there.version:
-        versions = [escaped(side.version, 60) for side in both]
-        return f"fedkin is {versions[0]} here and {versions[1]} there: install the same version"
+        versions = f"{escaped(here.version, 60)} here and {escaped(there.version, 60)} there"
+        return f"fedkin is {versions}: install the same version"
     if here.settings != there.settings:
         return _settings_differ(here.settings, there.settings)
     for side, where in ((here, "here"), (there, "there")):
@@ -111,10 +110,11 @@ def difference(here: Agreement, there: Agreement) -> str:
             return f"the experiment cannot be run {where}: {escaped(side.cannot, 200)}"
     if here.task is None or there.task is None:  # the server does not know its task before the first client comes
         return ""
+    nets = "the first values of the net differ: use the same version of torch, and the same files of the model"
     return (
         _columns_differ(here.columns, there.columns)
         or _tasks_differ(here.task, there.task)
-        or _nets_differ(here, there)
+        or (nets if here.first != there.first else "")
         or _metrics_differ(here, there)
     )
 
@@ -123,12 +123,6 @@ def _tasks_differ(here: Task, there: Task) -> str:
     for (name, one), other in zip(_task_facts(here).items(), _task_facts(there).values(), strict=True):
         if one != other:
             return f"{name} {escaped(str(one), 60)} here and {escaped(str(other), 60)} there"
-    return ""
-
-
-def _nets_differ(here: Agreement, there: Agreement) -> str:
-    if here.first != there.first:
-        return "the first values of the net differ: use the same version of torch, and the same files of the model"
     return ""
 
 

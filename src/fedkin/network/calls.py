@@ -221,10 +221,10 @@ class CallingLink(Boxed):
     """
 
     def __init__(
-        self, me: str, calls: Calls, *, hold: float = 30.0, beat: float = 30.0, within: float = 90.0,
+        self, calls: Calls, *, hold: float = 30.0, beat: float = 30.0, within: float = 90.0,
         say: Callable[[str], None] = lambda line: None,
     ) -> None:  # fmt: skip
-        super().__init__(me)
+        super().__init__(SERVER)
         self.calls, self.hold, self.beat, self.within, self.say = calls, hold, beat, within, say
         self.latency = within
         self.here: set[str] = set()

@@ -307,14 +307,10 @@ class PeerExchange:
             away = id not in self.link.present()
             if silent > self.settings.grace:
                 return self._give_up_on(id, Missing.GONE, "the connection is lost" if away else "it does not answer")
-            if away:
-                self._note_lost(id, round)
+            if away and id not in self.lost:
+                self.lost.add(id)
+                self.say(f"round {round}: {id} is not connected: waiting for at most {self.settings.grace:g} s")
         return self._give_up_on(id, Missing.LATE, f"nothing within {self.settings.deadline:g} s")
-
-    def _note_lost(self, id: str, round: int) -> None:
-        if id not in self.lost:
-            self.lost.add(id)
-            self.say(f"round {round}: {id} is not connected: waiting for at most {self.settings.grace:g} s")
 
     def _note_heard(self, id: str, round: int) -> None:
         self.unreachable.discard(id)

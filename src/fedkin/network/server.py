@@ -316,14 +316,11 @@ def score_of(scored: Scored, task: Task, further: int, most: int) -> Score:
         raise MethodError("not a score: other numbers of samples or figures than there are")
     digest = _digest_of(scored, task)
     limits = [*(1.0 if metric.share else LARGEST for metric in metrics), *[LARGEST] * further]
-    sound = all(map(_bounded, [*scored.figures, *scored.further], limits))
+    values = zip([*scored.figures, *scored.further], limits, strict=True)
+    sound = all(value is None or abs(value) <= limit for value, limit in values)
     if LARGEST < abs(scored.loss) < math.inf or not sound:
         raise MethodError("not a score: figures that cannot be")
     return Score(scored.n, scored.loss, scored.right, tuple(scored.figures), digest, b"", tuple(scored.further))
-
-
-def _bounded(value: float | None, limit: float) -> bool:
-    return value is None or abs(value) <= limit
 
 
 def _digest_of(scored: Scored, task: Task) -> tuple[tuple[float, ...], ...]:

@@ -65,15 +65,10 @@ def figures(scores: Mapping[str, Score], task: Task) -> dict[str, Any]:
     values = [value for score in tested if (value := value_of(score)) is not None]
     row: dict[str, Any] = dict(statistics(values, task.metric))
     if values:
-        row["variance"] = _variance(values, task.metric)
+        row["variance"] = float(((100 if task.metric.share else 1) * np.array(values)).var())
     row |= _pooled_share(tested) if classification else _further_figures(tested, task)
     row |= {"loss": _finite(float(np.mean([score.loss for score in tested]))), "clients": len(values)}
     return row if classification else row | {"left_out": len(tested) - len(values)}
-
-
-def _variance(values: Sequence[float], metric: Metric) -> float:
-    """The variance, of the percentage if the metric is a share."""
-    return float(((100 if metric.share else 1) * np.array(values)).var())
 
 
 def _pooled_share(tested: Sequence[Score]) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import builtins
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
@@ -211,28 +210,19 @@ def keep_models(folder: Path, models: Mapping[str, Params], context: ModelContex
         groups = []
     nets = list(dict.fromkeys(context.nets[id] for id in sorted(models)))
     frozen = {net: f"frozen-{number}.safetensors" for number, net in enumerate(nets, 1) if net.frozen}
-    file = _file_names(groups)
+    file = {id: f"model-{number}.safetensors" for number, ids in enumerate(groups, 1) for id in ids}
     index = json_bytes(_index(context, nets, frozen, file, why))
     contents = {file[ids[0]]: models[ids[0]] for ids in groups}
     if groups:
         contents |= {name: net.frozen for net, name in frozen.items()}
-    _remove_others(place, {Path(INDEX).name, *file.values(), *frozen.values()})
+    kept = {Path(INDEX).name, *file.values(), *frozen.values()}
+    for path in place.glob("*"):
+        if path.name not in kept:
+            path.unlink()
     stamps = {f"{PLACE}/{name}": _write_tensors(place / name, tensors) for name, tensors in contents.items()}
     stamps[INDEX] = write_bytes(folder / INDEX, index, sync=False)
     fsync_folder(place)
     return stamps
-
-
-def _file_names(groups: Iterable[Sequence[str]]) -> dict[str, str]:
-    """The file of each client's model; clients of one group share a file."""
-    return {id: f"model-{number}.safetensors" for number, ids in enumerate(groups, 1) for id in ids}
-
-
-def _remove_others(place: Path, names: AbstractSet[str]) -> None:
-    """Remove all files except these from a folder."""
-    for path in place.glob("*"):
-        if path.name not in names:
-            path.unlink()
 
 
 def _too_large(models: Iterable[Params], limit_mb: float) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from math import isqrt
 from typing import Any
@@ -116,16 +116,11 @@ def _separations(run: Result, features: Features, cloud: Cloud, round: int) -> d
     points, ids = cloud.points[of_clients], [features.ids[c] for c in cloud.client[of_clients].tolist()]
     silhouettes: dict[str, float | None] = {"class": separation(points, cloud.label[of_clients].tolist())}
     silhouettes["planted"] = None if run.planted is None else separation(points, [run.planted[id] for id in ids])
-    groups = _groups_at(run, round)
+    graphs = [at for at in run.graphs if at <= round]
+    groups = (run.graph_at(max(graphs)).groups if graphs else None) or {}
     of_groups = [i for i, id in enumerate(ids) if id in groups]
     silhouettes["found"] = separation(points[of_groups], [groups[ids[i]] for i in of_groups])
     return {name: None if value is None else float(f"{value:.4f}") for name, value in silhouettes.items()}
-
-
-def _groups_at(run: Result, round: int) -> Mapping[str, int]:
-    """The groups of the last graph up to this round; empty without any."""
-    graphs = [at for at in run.graphs if at <= round]
-    return (run.graph_at(max(graphs)).groups if graphs else None) or {}
 
 
 def _heads(features: Features, place: Sequence[int], run: Result, most: int) -> dict[str, Any] | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -399,12 +399,8 @@ def _reservations(table: PaperTable, methods: Mapping[str, Sequence[Cells]]) -> 
     if table.tune is not None:
         at_border = sum(bool(row["border"]) for row in first_rows.values())
         yield f" Best at a border (*): {at_border} of {len(methods)} rows."
-    yield _absent(table, methods)
-
-
-def _absent(table: PaperTable, names: Container[str]) -> str:
-    absent = [row.name for row in table.rows() if row.name not in names]
-    return f" No figures: {', '.join(absent)} (not run here, or failed in training)." if absent else ""
+    if absent := [row.name for row in table.rows() if row.name not in methods]:
+        yield f" No figures: {', '.join(absent)} (not run here, or failed in training)."
 
 
 def _claims(table: PaperTable, claims: Sequence[Cells]) -> list[str]:

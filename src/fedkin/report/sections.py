@@ -245,15 +245,12 @@ def measures_of(by_label: Mapping[str, Sequence[ReportRun]]) -> dict[str, Any] |
     if not metrics:
         return None
     heads = [f"{metric['title']}, {'higher' if metric['higher'] else 'lower'} is better" for metric in metrics.values()]
-    return {"heads": heads, "rows": _rows_of_methods(measured, metrics), **_measures_of_clients(measured, metrics)}
+    rows = [[label, *(_mean_and_worst(of_method, name) for name in metrics)] for label, of_method in measured.items()]
+    return {"heads": heads, "rows": rows, **_measures_of_clients(measured, metrics)}
 
 
 # The figures of the further metrics of a method's runs.
 Measured = Mapping[str, Sequence[Mapping[str, Any]]]
-
-
-def _rows_of_methods(measured: Measured, metrics: Iterable[str]) -> list[list[str]]:
-    return [[label, *(_mean_and_worst(of_method, name) for name in metrics)] for label, of_method in measured.items()]
 
 
 def _measures_of_clients(measured: Measured, metrics: Iterable[str]) -> dict[str, Any]:

@@ -90,7 +90,8 @@ def comparison(rows: Sequence[Mapping[str, Any]]) -> Group:
     seeds, methods = rows[0]["seeds"], [row["method"] for row in rows]
     further = dict.fromkeys(name for row in rows for name in row.get("metrics") or ())
     cells = [_figure_cells(row, further, student(len(seeds))) for row in rows]
-    shown = _shown_columns(cells)
+    columns = {head: [of_method[head] for of_method in cells] for head in cells[0]}
+    shown = {head: column for head, column in columns.items() if head == "mean" or set(column) != {"-"}}
     metric = METRICS[rows[0].get("metric", "accuracy")]
     tables = [
         _figure_table(["method", *part], zip(methods, *part.values(), strict=True))
@@ -100,12 +101,6 @@ def comparison(rows: Sequence[Mapping[str, Any]]) -> Group:
     tables[0].title = f"test {metric.title} over clients, {over_seeds}"
     tables[-1].caption = _legend(rows, shown, metric)
     return Group(*tables)
-
-
-def _shown_columns(cells: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
-    """The cells by column, without columns that have no value; the mean always has its column."""
-    columns = {head: [of_method[head] for of_method in cells] for head in cells[0]}
-    return {head: column for head, column in columns.items() if head == "mean" or set(column) != {"-"}}
 
 
 def _figure_cells(row: Mapping[str, Any], further: Iterable[str], half: float) -> dict[str, str]:

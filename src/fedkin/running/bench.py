@@ -33,7 +33,7 @@ from fedkin.records.run import Result
 from fedkin.running.api import program_experiment
 from fedkin.running.grid import Cell, Choice, HoldOut, Runs, Watchers, run_plan
 from fedkin.running.suites import Entry, Suite
-from fedkin.running.tune import RATE, Candidate, best, tune
+from fedkin.running.tune import RATE, best, tune
 from fedkin.untrusted import error_text, json_of
 
 Line = dict[str, Any]
@@ -110,7 +110,7 @@ def _lines(suite: Suite, name: str, method: AnyMethod, label: str, folder: Path,
         return [{**key, "failed": str(error)}]
     chosen = best(tried, federation(suite.seeds[0]).task.metric.higher)
     if chosen is None:
-        return [{**key, "failed": _why_failed(tried)}]
+        return [{**key, "failed": next((one.failed for one in tried if one.failed), "no rate works")}]
     rate = chosen.settings[RATE]
     base = Runs(experiment.with_changes(**{RATE: rate}), None)
     of_method = controls_of(type(method))
@@ -133,17 +133,14 @@ def _without_groups(federation: Federation) -> Federation:
     return Federation([replace(client, group=None) for client in federation.values()], federation.task)
 
 
-def _why_failed(tried: Sequence[Candidate]) -> str:
-    return next((one.failed for one in tried if one.failed), "no rate works")
-
-
 def _figures(federation: Federation, result: Result) -> Line:
     """The figures of a run that are stored."""
     values, groups, planted = points(federation, result), result.groups, federation.planted
+    present = [value for value in values.values() if value is not None]
     return {
         "data": federation.fingerprint()[:16],
         "points": {id: None if value is None else round(value, _DECIMALS) for id, value in values.items()},
-        "mean": _rounded_mean([value for value in values.values() if value is not None]),
+        "mean": round(sum(present) / len(present), 4) if present and np.isfinite(present).all() else None,
         "bytes": result.summary["bytes"]["up"] + result.summary["bytes"]["down"],
         "trained": sum(row["samples"] for row in result.rounds),
         "given": list(result.summary.get("given", ())),
@@ -151,11 +148,6 @@ def _figures(federation: Federation, result: Result) -> Line:
         "ari": round(graph.ari([planted[id] for id in groups], list(groups.values())), 4)
         if planted and groups else None,
     }  # fmt: skip
-
-
-def _rounded_mean(values: Sequence[float]) -> float | None:
-    """The mean; None without values, or if one is not finite."""
-    return round(sum(values) / len(values), 4) if values and np.isfinite(values).all() else None
 
 
 # -- places -----------------------------------------------------------------------------------------------------------

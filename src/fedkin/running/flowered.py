@@ -101,6 +101,6 @@ def run_app(
     if not out.is_absolute():
         raise RunError(f"run config: out: {out} is not an absolute path, and Flower's folder is not yours")
     say(f"records: {out}")
-    with CallingLink("server", calls, hold=_HOLD, say=say) as link:
+    with CallingLink(calls, hold=_HOLD, say=say) as link:
         result = serve(loaded, link, out, data_root=root, say=say, watcher=watcher)
     return result, out

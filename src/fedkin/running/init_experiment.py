@@ -144,7 +144,6 @@ def _table(
     name: str, data: Mapping[str, Any], scenario: Mapping[str, Any], model: Mapping[str, Any], size: int
 ) -> dict[str, Any]:
     """The table of an experiment. size: number of samples of a typical client."""
-    # Convolutional nets train faster one by one.
     return {
         "name": name, "data": {name: value for name, value in data.items() if value is not None},
         "scenario": dict(scenario), "model": dict(model),
@@ -178,7 +177,7 @@ def _of_table(data: Path, given: DataOptions) -> FirstExperiment:
         rows: pa.Table = source.rows(Path())[0]
         raise ConfigError(f"--target: name the column to predict; {data} has {first_few(rows.column_names, 40)}")
     whole, inspection = inspected_table(source, data)
-    coded = _coded_columns(inspection)
+    coded = [name for finding in inspection.findings if finding.kind == "codes" for name in finding.about]
     code_findings = [
         Finding("codes", f"column {name!r} is in categories, since its numbers have leading zeros: if it is a number, "
                 "take it out of there", (name,)) for name in coded
@@ -198,11 +197,6 @@ def _of_table(data: Path, given: DataOptions) -> FirstExperiment:
         _name_of(data), settings, {"name": "natural"}, {"name": "mlp", "hidden": [32]}, sizes[len(sizes) // 2]
     )
     return FirstExperiment(table, (*inspection.findings, *code_findings))
-
-
-def _coded_columns(inspection: Inspection) -> list[str]:
-    """The columns of numbers with leading zeros."""
-    return [name for finding in inspection.findings if finding.kind == "codes" for name in finding.about]
 
 
 # -- other data ----------------------------------------------------------------------------------------------------

@@ -86,7 +86,9 @@ def execute(
             loop.run_rounds()
             summary = loop.end(name, scenario or engine.all_clients.name)
             models = engine.models()
-        context = model_context or _model_context(engine.setup, model)
+        context = model_context
+        if context is None and isinstance(engine.setup.clients, Federation):  # a setup may have no samples
+            context = ModelContext.of(engine.setup, engine.setup.clients, model)
         kept = (
             context is not None and run.models == "last" and records.keep_models(models, context, run.models_limit_mb)
         )
@@ -101,11 +103,6 @@ def execute(
         loop.outcome, StoredModels(folder) if folder is not None and kept else models, folder,
         tuple(engine.all_clients.unseen), records.all_graphs(), records.facts, outcomes_of(records.metric, loop.scores),
     )  # fmt: skip
-
-
-def _model_context(setup: Setup, model: Model | None) -> ModelContext | None:
-    """What the models need to be used again; None if the setup has no samples."""
-    return ModelContext.of(setup, setup.federation, model) if isinstance(setup.clients, Federation) else None
 
 
 @dataclass
@@ -157,15 +154,12 @@ class _Loop:
             self.scores = self.engine.evaluate() if last or number % self.run.evaluate_every == 0 else {}
             outcome = replace(outcome, traffic=(*outcome.traffic, *self.engine.missed))
             self._record(outcome, keep_features=last or self.run.keeps_features(number))
-            stop = self._asked_to_stop() and not last
+            stop = self.watcher is not None and self.watcher.stopping() and not last
             if last or stop or number % self.run.checkpoint_every == 0:
                 with self.clock.of("checkpoint"):
                     self.records.checkpoint(number, self._state())
             if stop:
                 raise Stop(number, self.records.folder)
-
-    def _asked_to_stop(self) -> bool:
-        return self.watcher is not None and self.watcher.stopping()
 
     def end(self, name: str, scenario: str) -> dict[str, Any]:
         """Write the complete tables, and return the summary."""

@@ -87,7 +87,7 @@ class Scenario(Settings):
         """
         if classes is not None:
             about = [{"classes": list(own)} for own in classes]
-            groups = list(map(_set_name, classes)) if groups is None else groups
+            groups = ["+".join(map(str, each)) for each in classes] if groups is None else groups
         known: dict[int, Samples] = {}
 
         def samples(split: Split, rows: Ints | Samples) -> Samples:
@@ -174,8 +174,8 @@ def _ids_named(federation: Federation, unseen: Sequence[str]) -> set[str]:
 def _members_of(federation: Federation, group: str) -> set[str]:
     members = {id for id, client in federation.items() if client.group == group}
     if not members:
-        known = {client.group for client in federation.values() if client.group is not None}
-        hint = nearest(group, known) if known else f"the clients of {federation.name} are in no groups"
+        groups = {client.group for client in federation.values() if client.group is not None}
+        hint = nearest(group, groups) if groups else f"the clients of {federation.name} are in no groups"
         raise ConfigError(f"scenario.unseen: no client is in group {group!r}; {hint}")
     return members
 
@@ -190,10 +190,6 @@ def _all_as_test(phase: Phase) -> Phase:
     """The client, or its change, with all its samples as test samples."""
     parts = [phase.train, phase.test] if len(phase.test) else [phase.train]
     return replace(phase, train=phase.train.take([]), test=_joined(parts, 'scenario.unseen_test: "all"'))
-
-
-def _set_name(classes: Sequence[int]) -> str:
-    return "+".join(map(str, classes))
 
 
 # -- all clients as one ---------------------------------------------------------------------------------------------

@@ -78,7 +78,10 @@ class Hub(TableSettings):
         numeric = pa.types.is_floating(table.schema.field(self.target).type)
         kind = self.kind or ("regression" if numeric else "classification")
         if self.client is None:
-            table = table.append_column(_WHOSE, self._strata(table, kind))
+            # A share of each class is held out; numbers are one class.
+            labels = pc.fill_null(table.column(self.target).cast(pa.string()), "(unknown)")
+            strata = pa.array(["(all)"] * len(table)) if kind == "regression" else labels
+            table = table.append_column(_WHOSE, strata)
         changes = {"client": self.client or _WHOSE, "kind": kind, "leave_out": (), "categories": ()}
         table, reading = self._with_split(table, changes, is_test)
         target = Target(kind, tuple(classes)) if len(classes) > 1 and kind != "regression" else None
@@ -139,11 +142,6 @@ class Hub(TableSettings):
             table = table.append_column(_SPLIT, pa.array(np.where(is_test, "test", "train")))
             changes = {**changes, "split": _SPLIT}
         return table, self.model_copy(update=changes)
-
-    def _strata(self, table: pa.Table, kind: str) -> Any:
-        """[n] the class of each row, of which a share is held out; one class for all numbers."""
-        labels = pc.fill_null(table.column(self.target).cast(pa.string()), "(unknown)")
-        return pa.array(["(all)"] * len(table)) if kind == "regression" else labels
 
     def _inputs(self, rows: Any, where: str) -> tuple[torch.Tensor, Scale | None]:
         """(pictures or token ids, their scale)."""

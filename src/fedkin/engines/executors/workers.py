@@ -130,7 +130,7 @@ def _work(sent: bytes, net: Path, client: str) -> bytes:
     """Do a job and return its result, or the error that a user can act on."""
     try:
         job = _read(sent)
-        known = _net_at(net)
+        loaded = _net_at(net)
     except Exception as error:  # the code that is loaded is the user's
         return _bytes(
             RunError(
@@ -138,5 +138,5 @@ def _work(sent: bytes, net: Path, client: str) -> bytes:
                 "nets, losses and functions in a module that can be imported, or set run.mode = 'one-by-one'"
             )
         )
-    result = run_or_error(job, known, _MODULES, _CLIENTS)
+    result = run_or_error(job, loaded, _MODULES, _CLIENTS)
     return _bytes(type(result)(str(result)) if isinstance(result, FedkinError) else result)

@@ -361,8 +361,7 @@ def tests_of(verdicts: Verdicts) -> Tests:
     """The tree of tests, without the clients of its inner nodes."""
     names = ("parent", "children", "cut", "p", "rejected", "verdict")
     tree = {str(node["node"]): {name: node[name] for name in names} for node in verdicts.tree}
-    leaf = dict(verdicts.evidence.leaf)
-    return Tests(tree=tree, leaf=leaf, alpha=verdicts.alpha, warnings=list(verdicts.warnings))
+    return Tests(tree=tree, leaf=dict(verdicts.evidence.leaf), alpha=verdicts.alpha, warnings=list(verdicts.warnings))
 
 
 def evidence_of(tests: Tests) -> Evidence:
