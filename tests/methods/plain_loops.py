@@ -63,25 +63,28 @@ def cosine(one: Tensor, other: Tensor) -> Tensor:
 def plain_training(
     setup: Setup, id: str, round: int, params: Plain, loss: Callable[[Plain, Tensor, Tensor], Tensor],
     phase: str = "train", momentum: float = 0.0, fit: int = 0,
-    training: Training | None = None,
+    training: Training | None = None, samples: Samples | None = None,
 ) -> Plain:  # fmt: skip
-    """Gradient descent of this client in this round; momentum as y_k+1 = y_k - lr g + momentum (y_k - y_k-1)."""
-    return plain_steps(setup, id, round, params, loss, phase, momentum, fit, training)[-1]
+    """Gradient descent of this client in this round; momentum as y_k+1 = y_k - lr g + momentum (y_k - y_k-1).
+
+    samples: those to train on; None: the client's in this round.
+    """
+    return plain_steps(setup, id, round, params, loss, phase, momentum, fit, training, samples)[-1]
 
 
 def plain_steps(
     setup: Setup, id: str, round: int, params: Plain, loss: Callable[[Plain, Tensor, Tensor], Tensor],
     phase: str = "train", momentum: float = 0.0, fit: int = 0,
-    training: Training | None = None,
+    training: Training | None = None, samples: Samples | None = None,
 ) -> list[Plain]:  # fmt: skip
     """The same; the parameters after 0, 1, ... steps."""
     draw = rng(setup.seed, id, round, f"{phase}.fit{fit}")
     draw.integers(2**63)
-    client, path = setup.federation[id], [dict(params)]
-    for rows in (training or setup.training).batches(client.size, draw):
+    samples, path = setup.federation[id].at(round).train if samples is None else samples, [dict(params)]
+    for rows in (training or setup.training).batches(len(samples), draw):
         now, before = path[-1], path[max(len(path) - 2, 0)]
         leaves = {name: tensor.clone().requires_grad_(True) for name, tensor in now.items()}
-        value = loss(leaves, client.train.x[rows], client.train.y[rows])
+        value = loss(leaves, samples.x[rows], samples.y[rows])
         gradient = dict(zip(leaves, torch.autograd.grad(value, list(leaves.values())), strict=True))
         path.append({
             name: tensor - setup.training.lr * gradient[name] + momentum * (tensor - before[name])

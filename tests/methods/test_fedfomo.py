@@ -10,7 +10,7 @@ from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.methods.fedfomo import FedFomo, taken
 from fedkin.methods.local import Local
 from methods.plain_loops import assert_params
-from support import present, small_federation, small_setup
+from support import present, server_view, small_federation, small_setup
 
 
 def test_weights_are_gains_over_distances() -> None:
@@ -68,3 +68,17 @@ def test_a_client_downloads_at_most_so_many_models() -> None:
     engine.round(2)
     sent = [len(each.message["models"]) for each in witness.envelopes if each.sender == "server"]
     assert max(sent) == 2
+
+
+def test_a_download_is_random_as_often_as_explore_says() -> None:
+    method, others = FedFomo(models=1, explore=0.3), tuple(f"c{number:02}" for number in range(20))
+    server = server_view(method, ("me", *others))
+    server.state["models"] = {id: {} for id in ("me", *others)}
+    server.state["affinity"] = {"me": {other: float(place) for place, other in enumerate(others)}}
+    chosen = []
+    for number in range(1, 2001):
+        server.round = number
+        chosen += method.chosen(server, "me")
+    # The one with the most affinity is also among those that are drawn.
+    assert abs(chosen.count("c19") / 2000 - (0.7 + 0.3 / 20)) < 0.03
+    assert set(chosen) == set(others)

@@ -130,6 +130,13 @@ def test_clusters_merge_only_if_neither_loses_more_than_delta() -> None:
     assert merged(["0", "4", "7"], a, 0.1) == {"0": "0", "4": "4", "7": "4"}
     assert merged(["0", "4", "7"], a, 0.01) == {"0": "0", "4": "4", "7": "7"}
     assert merged(["0", "4", "7"], a, 0.5) == {"0": "0", "4": "0", "7": "0"}
+    # Model 0 loses .3 on the samples of cluster 1; that cluster 1 loses only .1 with model 0 does not count.
+    unequal = np.array([[0.9, 0.6], [0.85, 0.7]])
+    assert merged(["0", "1"], unequal, 0.29) == {"0": "0", "1": "1"}
+    assert merged(["0", "1"], unequal, 0.31) == {"0": "0", "1": "0"}
+    # The two ends of a chain are too far apart: its middle merges with the nearer one.
+    chain = np.array([[0.9, 0.83, 0.7], [0.9, 0.9, 0.82], [0.9, 0.9, 0.9]])
+    assert merged(["0", "1", "2"], chain, 0.1) == {"0": "0", "1": "0", "2": "2"}
     # A cluster of which nobody answered merges with nobody.
     assert merged(["0", "1"], np.array([[0.9, np.nan], [0.9, np.nan]]), 0.1) == {"0": "0", "1": "1"}
 

@@ -1,36 +1,46 @@
-"""Two rounds of methods that train a body and a head, against loops that a person would write from the papers.
+"""A few rounds of methods, against loops that a person would write from the papers.
 
-Each loop takes a setup and gives every client's model after ROUNDS rounds; none of the methods' code is used.
+Each loop takes a setup and gives every client's model after ROUNDS (or CHOICES) rounds; none of the methods' code is
+used.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedkin.engines import LocalEngine, Setup
+from fedkin.federation import Change, Client, Federation, Samples, Task
 from fedkin.flow import PeerMethod, ServerMethod
 from fedkin.graph.network import network
 from fedkin.keys import rng
+from fedkin.learning.net import Net
 from fedkin.methods.apfl import APFL
 from fedkin.methods.dfedavgm import DFedAvgM
 from fedkin.methods.ditto import Ditto
+from fedkin.methods.dpfl import Dpfl
 from fedkin.methods.fedala import FedALA
 from fedkin.methods.fedamp import FedAMP
 from fedkin.methods.fedavg_ft import FedAvgFT
+from fedkin.methods.fedbn import FedBN
 from fedkin.methods.fedclassavg import FedClassAvg
+from fedkin.methods.feddrift import FedDrift
 from fedkin.methods.feddyn import FedDyn
+from fedkin.methods.fedfomo import FedFomo
 from fedkin.methods.fednova import FedNova
 from fedkin.methods.fedper import FedPer
 from fedkin.methods.fedprox import FedProx
 from fedkin.methods.fedrep import FedRep
 from fedkin.methods.fedsim import FedSim
+from fedkin.methods.knnper import KnnPer
 from fedkin.methods.lg_fedavg import LGFedAvg
 from fedkin.methods.perfedavg import PerFedAvg
 from fedkin.methods.pfedgraph import PFedGraph, collaboration
@@ -44,8 +54,10 @@ from methods.plain_loops import (
     combined,
     contrast,
     cross_entropy,
+    entropy,
     features,
     initial,
+    logits,
     plain_training,
     sample_shares,
 )
@@ -442,3 +454,295 @@ def test_two_rounds_are_those_of_a_plain_loop(loop: Any, method: Any, options: d
     play(engine, *ROUNDS)
     for id, params in loop(setup).items():
         assert_params(engine.model(id), params, 1e-4 if loop in (fedala, fedclassavg) else 1e-5)
+
+
+# -- methods whose clients judge models on samples of their own -------------------------------------------------------
+
+CHOICES = (1, 2, 3, 4, 5, 6)
+
+
+def parts(setup: Setup, id: str) -> tuple[Samples, Samples]:
+    """A client's samples without every fifth one, and every fifth one."""
+    train: Any = setup.federation[id].train
+    held = torch.tensor([row % 5 == 4 for row in range(len(train))])
+    return Samples(train.x[~held], train.y[~held]), Samples(train.x[held], train.y[held])
+
+
+def loss_on(samples: Any, params: Plain) -> float:
+    return float(cross_entropy(params, samples.x, samples.y))
+
+
+def fedfomo(setup: Setup) -> Models:
+    method: Any = setup.method
+    own, known = dict.fromkeys(shares_of(setup), initial(setup)), Models()
+    affinity, counts = {id: dict.fromkeys(own, 0.0) for id in own}, set()
+    for number in CHOICES:
+        trained = {}
+        for i in own:
+            (kept, held), gains = parts(setup, i), {}
+            draw, left = rng(setup.seed, "", number, f"download {i}"), sorted(known.keys() - {i})
+            for _ in range(min(method.models, len(left))):
+                explores, most = draw.random() < method.explore, max(affinity[i][n] for n in left)
+                among = left if explores else [n for n in left if affinity[i][n] == most]
+                n = among[int(draw.integers(len(among)))]
+                left.remove(n)
+                gains[n] = (loss_on(held, own[i]) - loss_on(held, known[n])) / math.sqrt(squared(known[n], own[i]))
+            good = {n: gain for n, gain in gains.items() if gain > 0}
+            start = dict(own[i])
+            for n, gain in good.items():
+                share = gain / sum(good.values())
+                start = {name: start[name] + share * (known[n][name] - own[i][name]) for name in start}
+                affinity[i][n] += share
+            fits = 1 + len(gains)
+            trained[i] = plain_training(setup, i, number, start, cross_entropy, fit=fits, samples=kept)
+            counts.add(len(good))
+        own = known = trained
+    assert {0, 1, 2} <= counts
+    return own
+
+
+def dpfl(setup: Setup) -> Models:
+    method: Any = setup.method
+    sizes = setup.federation.sizes
+    own = dict.fromkeys(shares_of(setup), initial(setup))
+    groups, counts = {id: [id] for id in own}, set()
+
+    def mean(models: Models, ids: list[str]) -> Plain:
+        return combined(models, {j: sizes[j] / sum(sizes[k] for k in ids) for j in ids})
+
+    for number in CHOICES:
+        trained = {}
+        for i in own:
+            (kept, held), fits = parts(setup, i), 0
+            if number == 2 or (number > 2 and number % method.every == 0):
+                groups[i], fits, least = [i], 1, loss_on(held, own[i])
+                while len(groups[i]) <= method.budget:
+                    tried = {loss_on(held, mean(own, [*groups[i], j])): j for j in own if j not in groups[i]}
+                    fits += len(tried)
+                    if min(tried) >= least:
+                        break
+                    least = min(tried)
+                    groups[i].append(tried[least])
+                counts.add(len(groups[i]) - 1)
+            start = mean(own, groups[i])
+            trained[i] = plain_training(setup, i, number, start, cross_entropy, fit=fits, samples=kept)
+        own = trained
+    assert len(counts) > 1
+    assert max(counts) == method.budget
+    return own
+
+
+def accuracy_on(samples: Any, params: Plain) -> float:
+    return float((logits(params, samples.x).argmax(1) == samples.y).double().mean())
+
+
+def complete_linkage(items: list[int], distance: Callable[[int, int], float], most: float) -> list[list[int]]:
+    """The two groups whose farthest members are nearest merge, as long as these are at most so far."""
+    groups = [[item] for item in items]
+    while len(groups) > 1:
+        apart = {
+            max(distance(i, j) for i in groups[a] for j in groups[b]): (a, b)
+            for a, b in reversed(list(combinations(range(len(groups)), 2)))
+        }
+        if min(apart) > most:
+            break
+        a, b = apart[min(apart)]
+        groups[a] += groups.pop(b)
+    return groups
+
+
+def feddrift(setup: Setup) -> Models:
+    method: Any = setup.method
+    ids, models = sorted(setup.federation), {0: initial(setup)}
+    of, before = dict.fromkeys(ids, 0), dict.fromkeys(ids, 0.0)
+    alone, merged = [], []
+    for number in CHOICES:
+        train: Any = {id: setup.federation[id].at(number).train for id in ids}
+        if (number - 1) % method.every == 0:
+            right = {id: {k: accuracy_on(train[id], params) for k, params in models.items()} for id in ids}
+            of = {id: max(models, key=right[id].__getitem__) for id in ids}
+            old = sorted(models)
+            for id in ids:
+                if right[id][of[id]] < before[id] - method.delta:
+                    alone.append(id)
+                    of[id] = len(alone)
+                    models[of[id]] = initial(setup)
+            members = {k: [id for id in ids if of[id] == k] for k in models}
+
+            def accuracy(i: int, j: int, right: Any = right, members: Any = members, train: Any = train) -> float:
+                """Of model i on the samples of cluster j."""
+                hits = [right[id][i] * len(train[id]) for id in members[j]]
+                return float(sum(hits) / sum(len(train[id]) for id in members[j]))
+
+            def distance(i: int, j: int, a: Callable[[int, int], float] = accuracy) -> float:
+                return max(a(i, i) - a(i, j), a(j, j) - a(j, i), 0)
+
+            for group in complete_linkage([k for k in old if members[k]], distance, method.delta):
+                counts = [len(members[k]) for k in group]
+                models[group[0]] = {
+                    name: torch.stack([models[k][name] for k in group for _ in members[k]]).mean(0)
+                    for name in initial(setup)
+                }
+                of |= {id: group[0] for k in group for id in members[k]}
+                merged += [counts] if len(group) > 1 else []
+            models = {k: params for k, params in models.items() if k in {0, *of.values()}}
+        trained = {id: plain_training(setup, id, number, models[of[id]], cross_entropy) for id in ids}
+        for k in set(of.values()):
+            shares = {id: len(train[id]) for id in ids if of[id] == k}
+            models[k] = combined(trained, {id: n / sum(shares.values()) for id, n in shares.items()})
+        before = {id: accuracy_on(train[id], models[of[id]]) for id in ids}
+    assert alone
+    assert any(len(set(counts)) > 1 for counts in merged)
+    return {id: models[of[id]] for id in ids}
+
+
+def drifting() -> Federation:
+    """Two clients that stay as they are; four with reversed labels from round 3, one of them until round 5."""
+    draw, clients = np.random.default_rng(19), []
+    places = draw.normal(size=(4, 5)) * 2
+
+    def part(count: int, reverse: bool) -> Samples:
+        y = draw.integers(0, 4, count)
+        x = (places[y] + draw.normal(size=(count, 5))).astype(np.float32)
+        return Samples(torch.from_numpy(x), torch.from_numpy(3 - y if reverse else y))
+
+    for place in range(6):
+        first, *later = (
+            part(15 + 5 * place, reverse) for reverse in (False, True, False)[: 1 + (place > 1) + (place > 4)]
+        )
+        changes = tuple(Change(3 + 2 * k, samples, samples) for k, samples in enumerate(later))
+        clients.append(Client(f"c{place}", first, first, changes=changes))
+    return Federation(clients, Task(4, (5,)))
+
+
+def alike() -> Federation:
+    """Six clients with the same labels, whose models help each other."""
+    whole = small_federation(clients=12)
+    return whole.reorder([id for id, client in whole.items() if client.group == "g0"])
+
+
+CHOOSING: list[tuple[Callable[[Setup], Models], ServerMethod, Federation, dict[str, Any]]] = [
+    (fedfomo, FedFomo(), alike(), {}),
+    (fedfomo, FedFomo(models=2, explore=0.4), alike(), {}),
+    (dpfl, Dpfl(budget=2), small_federation(), {}),
+    (dpfl, Dpfl(budget=1, every=3), small_federation(), {}),
+    (feddrift, FedDrift(delta=0.13, every=2), drifting(), {"lr": 0.3, "local_steps": 6}),
+]
+
+
+@pytest.mark.parametrize(
+    ("loop", "method", "federation", "options"), CHOOSING, ids=[f"{of[1].name}-{k}" for k, of in enumerate(CHOOSING)]
+)
+def test_rounds_in_which_clients_choose_are_those_of_a_plain_loop(
+    loop: Any, method: Any, federation: Federation, options: dict[str, Any]
+) -> None:
+    setup = small_setup(method, federation, **options)
+    engine = LocalEngine(setup)
+    play(engine, *CHOICES)
+    for id, params in loop(setup).items():
+        assert_params(engine.model(id), params)
+
+
+# -- models with more than weights ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weights", ["samples", "equal"])
+def test_two_rounds_of_fedbn_with_batch_normalisation_are_those_of_a_plain_loop(weights: Any) -> None:
+    net = Net.build(
+        lambda: (nn.Sequential(nn.Flatten(), nn.Linear(5, 7), nn.BatchNorm1d(7), nn.ReLU()), nn.Linear(7, 4)), 3
+    )
+    setup = replace(small_setup(FedBN(weights=weights), local_steps=None, local_epochs=1, batch_size=7), net=net)
+    engine = LocalEngine(setup)
+    play(engine, *ROUNDS)
+
+    shares = shares_of(setup, weights)
+    norm = ("body.2.weight", "body.2.bias")
+    own = {id: {**initial(setup), norm[0]: torch.ones(7), norm[1]: torch.zeros(7)} for id in shares}
+    statistics = {id: (torch.zeros(7), torch.ones(7), 0) for id in shares}
+    for number in ROUNDS:
+        for id in shares:
+
+            def loss(params: Plain, x: Tensor, y: Tensor, id: str = id) -> Tensor:
+                hidden = x @ params["body.1.weight"].T + params["body.1.bias"]
+                mean, centred = hidden.mean(0), hidden - hidden.mean(0)
+                variance = (centred**2).mean(0)
+                scaled = params[norm[0]] * centred / (variance + 1e-5).sqrt() + params[norm[1]]
+                before, n = statistics[id], len(x)
+                statistics[id] = (
+                    0.9 * before[0] + 0.1 * mean.detach(), 0.9 * before[1] + 0.1 * variance.detach() * n / (n - 1),
+                    before[2] + 1,
+                )  # fmt: skip
+                return entropy(torch.relu(scaled) @ params["head.weight"].T + params["head.bias"], y)
+
+            own[id] = plain_training(setup, id, number, own[id], loss)
+        common = combined(own, shares, (*BODY, *HEAD))
+        own = {id: {**own[id], **common} for id in shares}
+    assert len({steps for _, _, steps in statistics.values()}) > 1
+    for id, (mean, variance, steps) in statistics.items():
+        kept = {
+            "body.2.running_mean": mean, "body.2.running_var": variance,
+            "body.2.num_batches_tracked": torch.tensor(steps),
+        }  # fmt: skip
+        assert_params(engine.model(id), {**own[id], **kept})
+
+
+def neighbours_vote(z: Any, features: Any, labels: Any, neighbours: int, classes: int) -> Any:
+    """p_knn [classes] of one sample's features."""
+    distances = [float(((z - other) ** 2).sum()) for other in features]
+    votes = np.zeros(classes)
+    for place in sorted(range(len(features)), key=lambda place: distances[place])[:neighbours]:
+        votes[labels[place]] += math.exp(-distances[place] / len(z))
+    return votes / votes.sum()
+
+
+@pytest.mark.parametrize(
+    ("method", "places"),
+    [
+        (KnnPer(neighbours=3), None),
+        (KnnPer(neighbours=5, share=0.4, weights="equal"), None),
+        (KnnPer(neighbours=3, memory=9), 9),
+    ],
+    ids=["chosen-share", "given-share", "small-memory"],
+)
+def test_two_rounds_of_knn_per_are_those_of_a_plain_loop(method: Any, places: int | None) -> None:
+    setup = small_setup(method, local_steps=6)
+    engine = LocalEngine(setup)
+    play(engine, *ROUNDS)
+
+    shares, common, chosen = shares_of(setup, method.weights), initial(setup), set()
+    for number in ROUNDS:
+        common = combined({id: plain_training(setup, id, number, common, cross_entropy) for id in shares}, shares)
+    for id, client in setup.federation.items():
+        train: Any = client.train
+        rows = np.linspace(0, len(train) - 1, places).round().astype(int) if places else np.arange(len(train))
+        labels = train.y[rows].numpy()
+        stored, z = (features(common, x).double().numpy() for x in (train.x[rows], client.test.inputs(slice(None))))
+        own, model = (
+            logits(common, x).double().softmax(1).numpy() for x in (train.x[rows], client.test.inputs(slice(None)))
+        )
+        share = method.share
+        if share is None:
+            others = [np.arange(len(rows)) != k for k in range(len(rows))]
+            votes = [
+                neighbours_vote(stored[k], stored[others[k]], labels[others[k]], method.neighbours, 4)[labels[k]]
+                for k in range(len(rows))
+            ]
+            losses = {
+                step / 10: -sum(
+                    math.log(step / 10 * vote + (1 - step / 10) * own[k, labels[k]]) for k, vote in enumerate(votes)
+                )
+                for step in range(10)
+            }  # fmt: skip
+            share = min(losses, key=lambda share: losses[share])
+        chosen.add(share)
+        expected = [
+            share * neighbours_vote(one, stored, labels, method.neighbours, 4) + (1 - share) * p
+            for one, p in zip(z, model, strict=True)
+        ]
+        module = engine.setup.net.scratch().eval()
+        module.load_state_dict(dict(engine.model(id)))
+        with torch.no_grad():
+            found = module(client.test.inputs(slice(None))).exp()
+        np.testing.assert_allclose(found.numpy(), np.stack(expected), rtol=1e-4, atol=1e-5)
+    assert max(chosen) > 0
+    assert len(chosen) > (method.share is None)

@@ -15,7 +15,7 @@ from fedkin.learning.net import Net
 from fedkin.methods.blocks.partial import PartialModel
 from fedkin.views import ClientView
 
-_KINDS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.LocalResponseNorm)
+_KINDS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.LocalResponseNorm)
 
 
 def without_normalisation(net: Net) -> list[str]:

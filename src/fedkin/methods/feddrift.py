@@ -137,7 +137,7 @@ def merged(numbers: Sequence[str], a: Array, delta: float) -> dict[str, str]:
     """
     if len(numbers) < 2:
         return {number: number for number in numbers}
-    lost = np.diag(a)[None, :] - a  # [i, j]: accuracy that cluster j loses with model i
+    lost = np.diag(a)[:, None] - a  # [i, j]: accuracy that model i loses on the samples of cluster j
     distance = np.nan_to_num(np.maximum(np.maximum(lost, lost.T), 0.0), nan=1.0)
     np.fill_diagonal(distance, 0.0)
     label = fcluster(linkage(squareform(distance, checks=False), "complete"), delta, "distance")

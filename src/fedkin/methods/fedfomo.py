@@ -82,8 +82,8 @@ class FedFomo(OwnModels):
         draw, picked = server.rng(f"download {id}"), list[str]()
         liking = server.state["affinity"].get(id, {})
         while left and len(picked) < self.models:
-            best = max(liking.get(other, 0.0) for other in left)
-            alike = [other for other in left if draw.random() < self.explore or liking.get(other, 0.0) == best] or left
+            best, explores = max(liking.get(other, 0.0) for other in left), draw.random() < self.explore
+            alike = left if explores else [other for other in left if liking.get(other, 0.0) == best]
             picked.append(alike[int(draw.integers(len(alike)))])
             left.remove(picked[-1])
         return sorted(picked)
