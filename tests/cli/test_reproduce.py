@@ -192,6 +192,15 @@ def test_one_federation_at_a_time_gives_the_pages_of_all_at_once(folder: Path) -
         assert pages_of(folder / "pages") == before
 
 
+@pytest.mark.parametrize(
+    ("method", "kept"), [("fedavg", ["local", "fedavg"]), ("mapl", ["local", "mapl", "local-views"])]
+)
+def test_local_on_views_is_kept_beside_a_method_that_trains_on_views(method: str, kept: list[str]) -> None:
+    views = {"name": "local-views", "method": "local", "set": {"training.augment": {"crop": 0.2}}}
+    table = PaperTable(**{**SMALL, "methods": ["local", "fedavg", "mapl"], "row": [views], "claim": []})
+    assert [row.name for row in table.only([method]).rows()] == kept
+
+
 @pytest.mark.slow
 def test_methods_that_are_not_named_are_not_run_and_claims_about_them_are_not_tested(folder: Path) -> None:
     prox = {"name": "fedprox", "method": "fedprox"}

@@ -221,12 +221,17 @@ class PaperTable(Settings):
     def only(self, methods: Collection[str]) -> PaperTable:
         """The table with the rows of these methods and of Local; claims about other rows are not tested.
 
-        Raises ConfigError for a method without a row, and for a row tuned as another row that is left out.
+        Local on views is left out if no named method trains on views. Raises ConfigError for a method without a row,
+        and for a row tuned as another row that is left out.
         """
         of = {row.name: row.method for row in self.rows()}
         for name in methods:
             choose(dict.fromkeys(of.values()), name, "--methods")
-        kept = {name for name, method in of.items() if method in (*methods, "local")}
+        views = any("augment" in METHODS[name].model_fields for name in methods)
+        kept = {
+            row.name for row in self.rows()
+            if row.method in methods or (row.method == "local" and (views or "training.augment" not in row.set))
+        }  # fmt: skip
         rows = tuple(row for row in self.row if row.name in kept)
         _check_tuned_as(rows, kept, of)
         claims = tuple(claim.with_rows(kept) for claim in self.claim)
