@@ -285,7 +285,7 @@ def test_the_terminal_has_two_lines_a_method(comparison_folder: Path, tmp_path: 
     chosen = [{"figures": {"level": 0, "pull_weights": 1.0, "pull_bias": 1.0}}]
     first, second = groups_in_terminal("kin", [replace(read_run(comparison_folder / "kin-seed0"), rounds=chosen)])
     assert first.startswith("kin: 3 groups and 1 client alone found by tests: within groups no difference is signif")
-    assert second == "kin chosen: one model for all, a head for each client (pull 1; smaller is more personal)"
+    assert second == "kin chosen: one model for all, a head for each client (pull 1)"
     assert groups_in_terminal("fedavg", [read_run(comparison_folder / "fedavg-seed0")]) == []
     more = [make_run(tmp_path / f"kin-seed{seed}", "kin", seed, clients=12, groups=3) for seed in range(3)]
     line, _ = groups_in_terminal("kin", list(map(read_run, more)))
@@ -316,10 +316,10 @@ def test_tests_that_see_less_since_rows_are_sorted_are_said(method: str, tmp_pat
      ([{"figures": {"level": 2, "pull_weights": None, "pull_bias": None}}],
       "chosen: one model for each group"),
      ([{"figures": {"level": 0, "pull_weights": None, "pull_bias": 3.0}}],
-      "chosen: one model for all, a bias for each client (pull 3; smaller is more personal)"),
+      "chosen: one model for all, a bias for each client (pull 3); a smaller pull is more personal"),
      ([{"figures": {"level": 0, "pull_weights": 1.0, "groups": 0, "lead_groups": 0.019, "lead_groups_low": 0.012,
                     "lead_groups_high": 0.026}}],
-      ("chosen: one model for all, a head for each client (pull 1; smaller is more personal); "
+      ("chosen: one model for all, a head for each client (pull 1); a smaller pull is more personal; "
        "on held-out samples 0.019 lower in loss than training alone (95 % interval 0.012 to 0.026)")),
      ([{"figures": {"level": 0, "pull_weights": None, "points_groups": -1.24, "points_groups_low": -2.0,
                     "points_groups_high": -0.5}}],

@@ -51,14 +51,14 @@ def own_part(weights: float | None, bias: float | None, body: bool = False) -> s
     body: whether each client trains the body further before use.
 
     >>> own_part(1.0, 1.0), own_part(None, None)
-    ('a head for each client (pull 1; smaller is more personal)', '')
+    ('a head for each client (pull 1)', '')
     >>> own_part(None, 3.0, body=True), own_part(None, None, body=True)
-    ('own bodies and biases (pull 3; smaller is more personal)', 'own bodies')
+    ('own bodies and biases (pull 3)', 'own bodies')
     """
     one, many, pull = ("a head", "heads", weights) if weights is not None else ("a bias", "biases", bias)
     if pull is None:
         return "own bodies" if body else ""
-    return f"{f'own bodies and {many}' if body else f'{one} for each client'} (pull {pull:g}; smaller is more personal)"
+    return f"{f'own bodies and {many}' if body else f'{one} for each client'} (pull {pull:g})"
 
 
 TESTS = {

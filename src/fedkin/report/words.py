@@ -417,7 +417,7 @@ def choice_words(rounds: Sequence[Mapping[str, Any]], leads: bool = True) -> str
     leads: whether to say how much better the chosen level was than other levels on held-out samples.
 
     >>> choice_words([{"figures": {"level": 0, "pull_weights": 1.0, "pull_bias": 1.0}}])
-    'chosen: one model for all, a head for each client (pull 1; smaller is more personal)'
+    'chosen: one model for all, a head for each client (pull 1); a smaller pull is more personal'
     >>> choice_words([{"figures": {"level": 0, "pull_weights": None, "own_body": 1.0}}])
     'chosen: one model for all, own bodies'
     >>> figures = {"level": 2, "pull_weights": None, "points_all": 1.9, "points_all_low": 1.2, "points_all_high": 2.6}
@@ -431,8 +431,10 @@ def choice_words(rounds: Sequence[Mapping[str, Any]], leads: bool = True) -> str
     if level is None:
         return "on trial: no level is chosen yet"
     own = own_part(figures["pull_weights"], figures.get("pull_bias"), bool(figures.get("own_body")))
-    chosen = ", ".join(filter(None, [words[level], own]))
-    return "; ".join([f"chosen: {chosen}", *(lead_words(rounds) if leads else ())])
+    chosen = f"chosen: {', '.join(filter(None, [words[level], own]))}"
+    if not leads:
+        return chosen
+    return "; ".join([chosen, *(["a smaller pull is more personal"] if "pull" in own else []), *lead_words(rounds)])
 
 
 def _choices(runs: Iterable[Result], leads: bool) -> list[str]:
