@@ -171,7 +171,7 @@ def killed(tmp_path: Path, *words: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("case", "every"), [("run sfmtl-graph one-by-one", 45), ("run mapl fast", 40), ("compare", 110), ("tune", 110)]
+    ("case", "every"), [("run sfmtl-graph one-by-one", 30), ("run mapl fast", 40), ("compare", 80), ("tune", 80)]
 )
 def test_more_kills(tmp_path: Path, case: str, every: int) -> None:
     found = killed(tmp_path, "--only", case, "--every", str(every), "--random", "2", "--seed", "837")
