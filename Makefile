@@ -14,10 +14,9 @@ DOCS := .venv-docs
 # Where it is set, every process that a test starts compiles the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-# A module is compiled when it is first imported: compiling all of torch would take longer than installing it.
-PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 LOCKED := $(PIP) --require-hashes --no-deps
-FLOWER_PIP := $(FLOWER)/bin/python -m pip install --quiet --no-compile --disable-pip-version-check
+FLOWER_PIP := $(FLOWER)/bin/python -m pip install --quiet --disable-pip-version-check
 FLOWER_LOCKED := $(FLOWER_PIP) --require-hashes --no-deps
 
 # An environment that was moved, or made by an older Python, is made anew.
@@ -88,7 +87,7 @@ format: $(VENV)/.installed
 
 $(DOCS)/.installed: constraints/docs.txt
 	$(PYTHON) -m venv $(DOCS)
-	$(DOCS)/bin/python -m pip install --quiet --no-compile --disable-pip-version-check --require-hashes --no-deps -r constraints/docs.txt
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r constraints/docs.txt
 	touch $@
 
 # Nothing is fetched but these packages; a link or a name that leads nowhere fails.
