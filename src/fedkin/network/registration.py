@@ -242,8 +242,8 @@ class Registration:
         with self.changed:
             while True:
                 self._decide()
-                back = {name for name in self.active if name in self.next_order or name in self.next_round}
-                if self.complete and (not resumed or (back and (left <= 0 or set(self.active) <= back))):
+                back = self._back()
+                if self.complete and (not resumed or self._are_enough(back, left)):
                     return self.roster()
                 if stopping():
                     raise RunError("stopped while clients were awaited; nothing is lost; --resume continues it")
@@ -252,6 +252,14 @@ class Registration:
                     self.say(line)
                 if not self.changed.wait(0.2) and back:
                     left -= 0.2
+
+    def _back(self) -> set[str]:
+        """Return the members that are there again after a resume."""
+        return {name for name in self.active if name in self.next_order or name in self.next_round}
+
+    def _are_enough(self, back: Collection[str], left: float) -> bool:
+        """Whether the resumed run goes on with these members, if others are awaited for so many seconds more."""
+        return bool(back) and (left <= 0 or set(self.active) <= set(back))
 
     def _stage(self) -> Stage:
         """Return the current stage of registration."""
@@ -340,10 +348,7 @@ class Registration:
             changes, self.next_round = self.next_round, {}
             self.left_this_round = {name: hello for name, hello in changes.items() if hello.leaves}
             gone = self._gone(changes)
-            for name in sorted({*self.left_this_round, *gone}):
-                member = self.members[name]
-                self.members[name] = Member(told=member.told, away=(*member.away, (round, None)))
-                self.point(name)
+            self._remove({*self.left_this_round, *gone}, round)
             for name, hello in sorted(changes.items()):
                 if not hello.leaves and hello.about is not None:
                     self._count(name, hello, hello.about, round)
@@ -355,6 +360,13 @@ class Registration:
         for name in gone:
             self.say(f"{name} was not connected for {self.network.gone_after:g} s: it has left")
         return gone
+
+    def _remove(self, names: Collection[str], round: int) -> None:
+        """Count these members as left from this round on."""
+        for name in sorted(names):
+            member = self.members[name]
+            self.members[name] = Member(told=member.told, away=(*member.away, (round, None)))
+            self.point(name)
 
     def _count(self, name: str, hello: Hello, about: About, round: int) -> None:
         """Use a client's new description from this round on: it joins, comes back, or has new samples."""
@@ -635,13 +647,17 @@ class Registration:
             return "" if name in self.members else "it takes no part, so that there is nothing to leave"
         if words := difference(self.agreement, hello.agreement):
             return f"{words} (here: the server; there: {name})"
-        if (self.complete or not hello.seen) and not self._is_active(name):  # not one of those that begin
+        if self._comes_later(name, hello):
             return self._why_not_admitted(name, hello)
         if self.complete and hello.about is not None:
             return self._unlike_before(self.members[name].now, hello.about)
         if words := self._why_not_first(name, hello.stage):
             return words
         return "" if hello.stage == "about" else self._unlike_columns(hello)
+
+    def _comes_later(self, name: str, hello: Hello) -> bool:
+        """Whether a client is no member, and is not one of those that begin."""
+        return (self.complete or not hello.seen) and not self._is_active(name)
 
     def _why_not_first(self, name: str, stage: Stage) -> str:
         """Return why a client cannot be one of those that begin; empty if it can, or if they have begun."""

@@ -75,20 +75,24 @@ def _one(folder: Path) -> Checked:
         return Checked(folder, tuple(problems), notes, "failed: its reason is kept, and it is not run again")
     if (folder / "summary.json").exists():
         problems += [f"{each}; {remedy}" for each in files.faults(folder, seal.files, files.RESULT)]
-        rest = [name for name in seal.files if name not in (*files.RESULT, "experiment.toml")]
-        wrong = (*files.faults(folder, seal.files, rest), *_rows(folder, seal))
-        problems += [f"{each}; {reading.MEND}" for each in wrong]
+        problems += _problems_of_other_files(folder, seal)
         return Checked(folder, tuple(problems), notes, "finished: there is nothing to go on with")
     checkpoints = Checkpoints(folder)
-    checkpoint, damaged = checkpoints.survey(all=True)
-    problems += [f"{each}; {_BACK if checkpoint else remedy}" for each in damaged.values()]
+    checkpoint, wrong = checkpoints.survey(all=True)
+    problems += [f"{each}; {_BACK if checkpoint else remedy}" for each in wrong.values()]
     if checkpoint is None:
         start = f"goes on from round 0, as no checkpoint was written yet: {_again(folder)}"
-        where = "it cannot be resumed" if damaged else start
+        where = "it cannot be resumed" if wrong else start
         return Checked(folder, tuple(problems), notes, f"not finished; {where}")
     problems += [f"{each}; {_BACK}, or go on without it" for each in checkpoints.lost(checkpoint)]
     where = f"not finished; goes on from round {checkpoint.round}: {_again(folder)}"
     return Checked(folder, tuple(problems), _versions(checkpoint.seal), where)
+
+
+def _problems_of_other_files(folder: Path, seal: files.Seal) -> list[str]:
+    """Problems of the files of a finished run that its result is not read from, and wrong numbers of rows."""
+    rest = [name for name in seal.files if name not in (*files.RESULT, "experiment.toml")]
+    return [f"{each}; {reading.MEND}" for each in (*files.faults(folder, seal.files, rest), *_rows(folder, seal))]
 
 
 def _several(folder: Path) -> Checked:

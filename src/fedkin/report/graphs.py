@@ -188,10 +188,10 @@ def graph_of(run: Result, ids: Sequence[str], runs: int = 1) -> dict[str, Any] |
     rounds = sorted(run.graphs)
     # Some methods' graphs contain all clients, not only a round's participants.
     present = max(len(run.graph_at(round).ids) for round in (rounds[0], rounds[-1]))
-    per_node = 5 if present <= 60 else 3 if present <= 300 else 2
+    per_node = _links_per_client(present)
     side = matrix_side(runs)
     kept = evenly(rounds, rounds_kept(present, runs))
-    until = dict(zip(rounds, [*(after - 1 for after in rounds[1:]), _last_round(run)], strict=True))
+    until = _valid_until(run)
     follower = Follower()
     named: dict[int, dict[str, int]] = {}
     frames: list[dict[str, Any]] = []
@@ -214,6 +214,10 @@ def graph_of(run: Result, ids: Sequence[str], runs: int = 1) -> dict[str, Any] |
     }  # fmt: skip
 
 
+def _links_per_client(clients: int) -> int:
+    return 5 if clients <= 60 else 3 if clients <= 300 else 2
+
+
 def _positions(mean: Array) -> tuple[list[float], list[float]]:
     """Positions of clients, from each pair's mean weight over the rounds in which both clients were present."""
     row, column = strongest(mean, 6)
@@ -221,6 +225,12 @@ def _positions(mean: Array) -> tuple[list[float], list[float]]:
     xy = places(links + links.T, 0)
     x, y = np.round(xy / max(1.0, float(np.abs(xy).max())), 3).T.tolist()
     return x, y
+
+
+def _valid_until(run: Result) -> dict[int, int]:
+    """For each round with a graph, the last round before the next graph."""
+    rounds = sorted(run.graphs)
+    return dict(zip(rounds, [*(after - 1 for after in rounds[1:]), _last_round(run)], strict=True))
 
 
 def rounds_kept(clients: int, runs: int) -> int:

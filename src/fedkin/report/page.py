@@ -26,7 +26,7 @@ def page(data: Data, answer: dict[str, Any] | None = None) -> str:
     """The complete report as HTML text, from the data of `collect`, and first the advice from `answer_in`, if any."""
     titles, again, runs = titles_in(data), data["rerun"], data["runs"]
     keys = ("label", "seed", "rounds", "engine", "dtype", "precision", "parameters", "seconds")
-    none = "no-gain" if {method["method"] for method in data["methods"]} - {LOCAL} else "only-local"
+    none = "no-gain" if _kinds(data) - {LOCAL} else "only-local"
     return render(
         "page.html", version=__version__, data=data, context=_context(data), warnings=_warnings(data), answer=answer,
         sections=sections(data, answer is not None), comparison=_comparison(data), titles=titles,
@@ -104,6 +104,11 @@ def has_curves(data: Data) -> bool:
 
 def _any(parts: Iterable[Data], name: str) -> bool:
     return any(part[name] for part in parts)
+
+
+def _kinds(data: Data) -> set[str]:
+    """The methods' own names, without labels."""
+    return {method["method"] for method in data["methods"]}
 
 
 Writer = Callable[[float], str]
@@ -197,7 +202,7 @@ def _notes(data: Data) -> Iterator[str]:
 
 
 def _missing_figures(data: Data) -> Iterator[str]:
-    rows, kinds = data["table"], {method["method"] for method in data["methods"]}
+    rows, kinds = data["table"], _kinds(data)
     if not any(row["mean"] for row in rows):
         yield f"No client has test data, so there is no {data['metric']['title']}."
     elif len(rows) > 1 and kinds != {LOCAL} and not any(row["gain"] for row in rows):

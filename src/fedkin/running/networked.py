@@ -22,7 +22,7 @@ from fedkin.engines.setup import Setup
 from fedkin.errors import ConfigError, DataError, RunError
 from fedkin.federation import Client, Federation
 from fedkin.federation.summaries import ColumnTypes, SharedEncoding
-from fedkin.flow import Params, PeerMethod
+from fedkin.flow import AnyMethod, Params, PeerMethod
 from fedkin.learning.metrics import MEASURES
 from fedkin.methods.given import Given
 from fedkin.network.agreement import Agreement, difference, setup_and_agreement
@@ -86,11 +86,8 @@ def with_join_file(experiment: Experiment, join: Join) -> Experiment:
 
 def check_members(experiment: Experiment, join: Join) -> None:
     """Raise ConfigError, before anybody joins, if the experiment's clients do not fit the members of a join file."""
-    names, method = sorted(set(join.participants) - {join.server}), experiment.method
-    if isinstance(method, PeerMethod) and join.server:
-        raise ConfigError(f"--server: method {method.name!r} has none, all members are peers: leave --server out")
-    if not isinstance(method, PeerMethod) and not join.server:
-        raise ConfigError(f"method.name: {method.name!r} has a server: give --server NAME=tls/HOST:PORT")
+    names = sorted(set(join.participants) - {join.server})
+    _check_server(experiment.method, join.server)
     if not names:
         raise ConfigError("nobody takes part but the server: give --member NAME for each client")
     clients = _with_members(experiment, join).network.clients
@@ -107,9 +104,18 @@ def check_members(experiment: Experiment, join: Join) -> None:
             f"--member {more[0]}: network.clients does not name it, so that it would not be let in; network.newcomers "
             "= true lets it join later"
         )
-    if isinstance(method, Given):
+    if isinstance(experiment.method, Given):
         roster = Roster(dict.fromkeys(names, Entry(True, 1, 0, None)), Task(2, (1,)))
-        method.check(cast(Federation, roster))
+        experiment.method.check(cast(Federation, roster))
+
+
+def _check_server(method: AnyMethod, server: str) -> None:
+    """Raise ConfigError if a method with a server has none, or one without a server has one."""
+    peers = isinstance(method, PeerMethod)
+    if peers and server:
+        raise ConfigError(f"--server: method {method.name!r} has none, all members are peers: leave --server out")
+    if not peers and not server:
+        raise ConfigError(f"method.name: {method.name!r} has a server: give --server NAME=tls/HOST:PORT")
 
 
 def check_no_files(experiment: Experiment) -> None:
@@ -294,6 +300,30 @@ def read_shared(folder: Path) -> Shared | None:
         raise RunError(f"{path}: not an agreed encoding ({error_text(error)}); put the file back as it was") from None
 
 
+def _check_for_peers(experiment: Experiment) -> None:
+    """Raise ConfigError for an experiment that peers cannot run."""
+    if not isinstance(experiment.method, PeerMethod):
+        raise ConfigError(f"method.name: {experiment.method.name!r} has a server; use fedkin net serve")
+    if experiment.run.network.startswith("planted"):
+        raise ConfigError("run.network: 'planted' needs the groups of all, which no peer knows; choose another")
+
+
+def _consent_to_profile(
+    table: OwnTable, settings: str, ledger: Ledger, consent: Callable[[list[str]], bool]
+) -> bool:  # fmt: skip
+    """Ask for consent to send a table's profile; returns whether all that leaves later was shown too. Raises Left."""
+    lines, all_shown = disclosure_with_table(table, settings, setup_of, ledger)
+    if not consent(lines):
+        raise Left
+    ledger.sent_unprotected.append("profile")
+    return all_shown
+
+
+def _rounds_done(folder: Path) -> int:
+    checkpoint, _ = Checkpoints(folder).survey()
+    return 0 if checkpoint is None else checkpoint.round
+
+
 def exchange(
     experiment: Experiment, link: Link, samples: tuple[Client, Task] | OwnTable, names: Sequence[str], folder: Path, *,
     device: str = "cpu", watcher: Watcher | None = None,
@@ -305,17 +335,11 @@ def exchange(
     samples: ready samples, or a table to encode with the common encoding. ledger: all that the peer has released under
     `[privacy]` (None: in memory). Raises Left if the peer leaves before all others are there.
     """
-    if not isinstance(experiment.method, PeerMethod):
-        raise ConfigError(f"method.name: {experiment.method.name!r} has a server; use fedkin net serve")
-    if experiment.run.network.startswith("planted"):
-        raise ConfigError("run.network: 'planted' needs the groups of all, which no peer knows; choose another")
+    _check_for_peers(experiment)
     settings, stop, ledger = settings_of(experiment, names), stop or Event(), ledger or Ledger()
     shared, agreed, consented = None, None, False
     if isinstance(samples, OwnTable):
-        lines, consented = disclosure_with_table(samples, settings, setup_of, ledger)
-        if not consent(lines):
-            raise Left
-        ledger.sent_unprotected.append("profile")
+        consented = _consent_to_profile(samples, settings, ledger, consent)
         kept, begin = read_shared(folder), experiment.network.clients
         shared = agree_with_peers(link, names, begin, samples, settings, kept=kept, stop=stop, say=say)
         agreed = shared.agreed
@@ -335,8 +359,8 @@ def exchange(
         if shared is not None:
             write_shared(folder, shared)
         mine = mine.model_copy(update={"columns": tuple(map(str, client.about.get("columns", ())))})
-        outbox, (checkpoint, _) = PeerOutbox(folder / "sent"), Checkpoints(folder).survey()
-        page, done = ledger.page(outbox.life(), setup.privacy), 0 if checkpoint is None else checkpoint.round
+        outbox, done = PeerOutbox(folder / "sent"), _rounds_done(folder)
+        page = ledger.page(outbox.life(), setup.privacy)
         near = PeerExchange(link, names, mine, experiment.network, limit, outbox, say=say, stop=stop, done=done)
         try:
             with StatusFile(link, folder, "peer", lambda: near.others, experiment.name) as status:

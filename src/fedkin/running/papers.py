@@ -227,10 +227,10 @@ class PaperTable(Settings):
         of = {row.name: row.method for row in self.rows()}
         for name in methods:
             choose(dict.fromkeys(of.values()), name, "--methods")
-        views = any("augment" in METHODS[name].model_fields for name in methods)
+        on_views = any("augment" in METHODS[name].model_fields for name in methods)
         kept = {
             row.name for row in self.rows()
-            if row.method in methods or (row.method == "local" and (views or "training.augment" not in row.set))
+            if row.method in methods or (row.method == "local" and (on_views or "training.augment" not in row.set))
         }  # fmt: skip
         rows = tuple(row for row in self.row if row.name in kept)
         _check_tuned_as(rows, kept, of)
