@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -181,20 +181,26 @@ def tallied(bench: Bench, case: Case, every: int, random: int, seed: int) -> Tal
 
 def prepare() -> None:
     """Import what the commands import, so that a forked child has it; nothing is computed, no thread is begun."""
+    import filelock
+    import pyarrow.acero
+    import pyarrow.dataset
     import pyarrow.parquet
+    import rustworkx
     import sklearn.decomposition
+    import sknetwork
     import torch._dynamo
     from sklearn.datasets import load_digits
 
-    import fedkin.cli
+    import fedkin.cli.commands
     import fedkin.cli.output
     import fedkin.records.checking
     import fedkin.report.collect
     import fedkin.report.page
+    import fedkin.report.tables
     import fedkin.running.grid
     import fedkin.running.tune
 
-    assert all((pyarrow.parquet, sklearn.decomposition, torch._dynamo, load_digits, fedkin.cli))
+    assert all((filelock, pyarrow, rustworkx, sklearn, sknetwork, torch._dynamo, load_digits, fedkin))
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
 
 
@@ -210,7 +216,7 @@ def _act(words: Sequence[str], said: Path, count: Path, at: int | None, temporar
         time.perf_counter = lambda: 0.0
         counter = _Counter(at)
         sys.addaudithook(counter)
-        _count_fsync(counter)
+        os.fsync = counter.step  # type: ignore[assignment]  # what was written outlives a process that is killed
         sys.argv = ["fedkin", *words]
         from fedkin.cli import main
 
@@ -248,13 +254,3 @@ class _Counter:
             if number is not None and os.path.isfile(f"/proc/self/fd/{number}"):
                 os.ftruncate(number, os.fstat(number).st_size // 2)
             os.kill(self.process, signal.SIGKILL)
-
-
-def _count_fsync(counter: _Counter) -> None:
-    real: Callable[[int], None] = os.fsync
-
-    def counted(number: int) -> None:
-        counter.step(number)
-        real(number)
-
-    os.fsync = counted  # type: ignore[assignment]
