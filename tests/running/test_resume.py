@@ -103,7 +103,7 @@ def test_another_experiment_is_not_resumed(whole: Result) -> None:
     ],
     ids=str,
 )
-def test_resume_under_other_settings(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_resume_under_other_settings(tmp_path: Path, changes: dict[str, Any], workers_here: None) -> None:
     experiment = Experiment.of(TABLE).with_changes(**changes)
     folder = tmp_path / "cut"
     with pytest.raises(RuntimeError, match="cut"):

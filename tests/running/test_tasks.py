@@ -28,7 +28,7 @@ from fedkin.report import write_report
 from fedkin.report.collect import collect
 from fedkin.report.tables import one_run
 from fedkin.settings import parse
-from support import by_pattern, small_federation
+from support import by_pattern, default_method, small_federation
 from task_kinds import KINDS, TASKS, federation_of, model_of
 
 PLAN = {"local_steps": 3, "batch_size": 8, "lr": 0.05}
@@ -88,7 +88,7 @@ def test_figures_against_the_models_themselves(kind: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_modes_agree(kind: str) -> None:
+def test_modes_agree(kind: str, workers_here: None) -> None:
     reference = run(kind, settings={"mode": "one-by-one"})
     for mode in ("fast", "workers"):
         other = run(kind, settings={"mode": mode, "workers": 2})
@@ -196,7 +196,7 @@ def test_methods_that_need_classes_say_so() -> None:
     "name", by_pattern(n for n, method in METHODS.items() if not (method.needs_classes or method.linear))
 )
 def test_other_methods_take_regression(name: str) -> None:
-    result = run("regression", name)
+    result = run("regression", default_method(name))
     assert np.isfinite(result.value)
     assert np.isfinite(result.summary["gap"])
 
