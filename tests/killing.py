@@ -188,7 +188,6 @@ def prepare() -> None:
     import rustworkx
     import sklearn.decomposition
     import sknetwork
-    import torch._dynamo
     from sklearn.datasets import load_digits
 
     import fedkin.cli.commands
@@ -200,7 +199,7 @@ def prepare() -> None:
     import fedkin.running.grid
     import fedkin.running.tune
 
-    assert all((filelock, pyarrow, rustworkx, sklearn, sknetwork, torch._dynamo, load_digits, fedkin))
+    assert all((filelock, pyarrow, rustworkx, sklearn, sknetwork, load_digits, fedkin))
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
 
 

@@ -36,9 +36,10 @@ from network.federations import experiment, write_samples
 # Every process is forked from one that has imported everything: a start takes no time, also on a busy machine.
 _FORKS = multiprocessing.get_context("forkserver")
 _IMPORTED = ["fedkin.cli.commands", "fedkin.cli.output", "fedkin.network.client", "fedkin.network.zenoh_link",
-             "fedkin.running.networked", "fedkin.report", "network.processes",
+             "fedkin.running.networked", "fedkin.report.collect", "fedkin.report.page", "fedkin.report.tables",
+             "network.processes", "filelock",
              # What torch and pyarrow import when they first count operations, and write a table.
-             "torch._dynamo", "torch.utils.flop_counter", "pandas"]  # fmt: skip
+             "torch.utils.flop_counter", "pyarrow.dataset", "pandas"]  # fmt: skip
 
 
 def _command(words: list[str], folder: Path, log: Path, space: str, gate: Path | None = None) -> None:
