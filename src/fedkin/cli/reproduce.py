@@ -14,7 +14,7 @@ from fedkin.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedkin.running.papers import PaperTable
-    from fedkin.running.reproduce import FinishedPart
+    from fedkin.running.reproduce import Cells, FinishedPart
 
 
 def reproduce(
@@ -49,7 +49,7 @@ def reproduce(
     if name is None:
         _list(all_tables, json)
         return
-    from fedkin.report.results import settings_text
+    from fedkin.report.results import read_rows
     from fedkin.running.grid import stage_watchers
     from fedkin.running.reproduce import reproduce as parts_of
 
@@ -62,16 +62,13 @@ def reproduce(
     for key, table in wanted.items():
         with run_watchers(place / key, False, "the same command") as watch:
             this = table.shortened() if quick else table
-            some, named = _select_federations(this, federation or []), comma_list(methods or "")
-            how = settings_text(key, this, folder, quick)
-            if named:
-                some, only = some.only(named), settings_text(key, this, folder, quick, named)
-                page = shown / f"{key}.md"
-                if not page.exists() or only in page.read_text(encoding="utf-8"):  # it has no other rows
-                    this, how = this.only(named), only
+            some = _select_federations(this, federation or [])
+            if methods:
+                some = some.only(comma_list(methods))
+            kept = read_rows(key, this, folder, shown, quick) if finished or some != this else []
             parts = parts_of(some, folder, data_root, place / key, finished=finished, watch=stage_watchers(watch, key))
-            _run_table(key, this, some, parts, shown, quick, finished, how)
-    _index(all_tables, shown)
+            _run_table(key, this, parts, kept, folder, shown, quick)
+    _index(all_tables, folder, shown, quick)
     say(f"index: {shown / 'index.md'}")
 
 
@@ -99,61 +96,49 @@ def _select_federations(table: PaperTable, names: Sequence[str]) -> PaperTable:
 
 
 def _run_table(
-    name: str, table: PaperTable, some: PaperTable, parts: Iterable[FinishedPart], pages: Path, quick: bool,
-    finished: bool, how: str,
+    name: str, table: PaperTable, parts: Iterable[FinishedPart], kept: Sequence[Cells], presets: Path, pages: Path,
+    quick: bool,
 ) -> None:  # fmt: skip
-    """Run `parts`, some federations and rows of a table; write its page after each federation.
+    """Run `parts`, some federations and rows of a table; write its page, which says what has not been run, after each.
 
-    The page says what has not been run, and keeps its figures of other federations and rows, and, with `finished`, of
-    those without records. how: the page's last section.
+    kept: the rows that the page has so far.
     """
     from fedkin.records.files import write_bytes
     from fedkin.report import results
 
     done: list[FinishedPart] = []
-    figures, claims = _kept_of_page(name, table, some, how, pages, finished)
 
     def write() -> None:
-        """Write the page and the two CSV files."""
-        every, verdicts = results.merge_results(table, done, figures, claims)
+        rows = results.merged(table, done, kept)
         pages.mkdir(parents=True, exist_ok=True)
-        write_bytes(pages / f"{name}.md", results.page(table, every, verdicts, how, quick).encode())
-        write_bytes(pages / f"{name}.csv", results.rows_csv(every).encode())
-        write_bytes(pages / f"{name}-claims.csv", results.rows_csv(verdicts, results.CLAIM_COLUMNS).encode())
+        write_bytes(pages / f"{name}.md", results.page(name, table, rows, presets, quick).encode())
+        write_bytes(pages / f"{name}.csv", results.rows_csv(rows).encode())
 
-    if finished and figures:
+    if kept:
         write()
     for one in parts:
         done.append(one)
         for row, why in one.failed.items():
             say(f"{name}, {one.part.name}: row {row} is left out, since its method failed in training: {why}")
         write()
-    say(f"page:  {pages / name}.md" if done or figures else f"{name}: nothing has ended yet")
+    say(f"page:  {pages / name}.md" if done or kept else f"{name}: nothing has ended yet")
 
 
-def _kept_of_page(
-    name: str, table: PaperTable, some: PaperTable, how: str, pages: Path, finished: bool
-) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
-    """Return the figures and claims that a page keeps, none if all federations and rows are run."""
-    from fedkin.report.results import read_pages
-
-    mine = [part.name for part in some.federation]
-    if finished or len(some.rows()) < len(table.rows()):
-        return read_pages(name, table, how, pages)
-    return read_pages(name, table, how, pages, mine) if len(mine) < len(table.federation) else ([], [])
-
-
-def _index(tables: Mapping[str, PaperTable], pages: Path) -> None:
-    """Write the index of the pages in this folder."""
+def _index(tables: Mapping[str, PaperTable], presets: Path, pages: Path, quick: bool) -> None:
+    """Write the index of the pages in this folder, without those of another definition."""
     from fedkin.records.files import write_bytes
-    from fedkin.report.results import index
+    from fedkin.report.results import index, read_rows
 
-    kept = {
-        name: path.read_text(encoding="utf-8")
-        for name in tables if (path := pages / f"{name}-claims.csv").is_file()
-    }  # fmt: skip
+    every = {name: table.shortened() if quick else table for name, table in tables.items()}
+    figures = {}
+    for name, table in every.items():
+        try:
+            if (pages / f"{name}.md").exists():
+                figures[name] = read_rows(name, table, presets, pages, quick)
+        except ConfigError as error:
+            say(f"index: left out {error}")
     pages.mkdir(parents=True, exist_ok=True)
-    write_bytes(pages / "index.md", index(tables, kept).encode())
+    write_bytes(pages / "index.md", index(every, figures, presets).encode())
 
 
 def _list(tables: Mapping[str, PaperTable], json: bool) -> None:

@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from fedkin.analysis.intervals import Added, added
 from fedkin.analysis.paired import VERDICTS, Difference, Verdict
@@ -113,19 +113,12 @@ def csv_row(row: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-class Scored(Protocol):
-    """A run with known metrics of the clients, or at least their mean."""
-
-    def gains(self, other: Any, /) -> Mapping[str, float]:
-        """Return how much better each client is in this run than in another run of the same kind."""
-
-
-def differences(runs: Mapping[int, Scored], others: Mapping[int, Scored]) -> Added | None:
+def differences(runs: Mapping[int, Result], others: Mapping[int, Result]) -> Added | None:
     """Return how much better one method's clients are than another's with the same seeds (see `added`)."""
     return added({seed: run.gains(others[seed]) for seed, run in runs.items() if seed in others})
 
 
-def added_by_exchange(name: str, results: Mapping[str, Mapping[int, Scored]]) -> Added | None:
+def added_by_exchange(name: str, results: Mapping[str, Mapping[int, Result]]) -> Added | None:
     """Return what communication adds to a method: the method minus its control without exchange, NAME@self.
 
     It is 0 for Local and for the control itself; None if the control was not run.

@@ -1,6 +1,6 @@
 """Pages of reproduced tables: a summary, figures, claims with verdicts, and how to run it again.
 
-A page is written from two CSV files next to it: the figures of every row and seed, and the verdicts on the claims.
+A page is written from its definition and the CSV file next to it, which has the figures of every row and seed.
 """
 
 from __future__ import annotations
@@ -9,28 +9,24 @@ import csv
 import io
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fedkin.analysis.intervals import Added, over
 from fedkin.errors import ConfigError
 from fedkin.methods import METHODS
-from fedkin.records.comparison import added_by_exchange, differences
-from fedkin.records.controls import CONTROLS, named, split_control
+from fedkin.records.controls import CONTROLS, named, split_control, without_exchange
 from fedkin.records.files import csv_text
 from fedkin.report.html import file_text
 from fedkin.report.units import megabytes
-from fedkin.running.experiment import load
 from fedkin.running.grid import words
 from fedkin.running.papers import OURS, PAPERS, Claim, PaperTable, Part
-from fedkin.running.reproduce import FIGURES, GIVEN, FinishedPart, Run, claim_value
+from fedkin.running.reproduce import GIVEN, Cells, FinishedPart, claim_value, difference
 from fedkin.running.tune import RATE
 from fedkin.settings import tunables
 from fedkin.tasks import METRICS
 
-Cells = Mapping[str, str]
-
+_GAINS = tuple(f"{name}.{end}" for name in ("gain", "adds") for end in ("mean", "low", "high"))
 CLAIM_COLUMNS = ("claim", "federation", "paper", "verdict", "found", "needed", "seeds", "length")
 HOW = "## How it was run"
 UNRUN = "Not run yet."
@@ -45,101 +41,78 @@ _LEGEND = "[how to read it](index.md#how-to-read-a-page)"
 _INTERVAL = re.compile(r"([+-]?[\d.]+)(| \w+) \(([+-]?[\d.]+)\2 to ([+-]?[\d.]+)\2\)")
 
 
-# -- the two CSV files ------------------------------------------------------------------------------------------------
+# -- the CSV file, and the verdicts from it ----------------------------------------------------------------------------
+
+
+def merged(table: PaperTable, done: Sequence[FinishedPart], kept: Iterable[Cells]) -> list[Cells]:
+    """The rows of a page's CSV, in the definition's order: those of `done`, and kept ones that were not run again."""
+    order = {name: at for at, name in enumerate(table.names(planted=True))}
+    done_by_name, before = {one.part.name: one for one in done}, _group_by("federation", kept)
+    every: list[Cells] = []
+    for part in table.federation:
+        rows, one = before.get(part.name, []), done_by_name.get(part.name)
+        if one is not None:
+            others = [
+                row for row in rows if row["row"] not in one.names and split_control(row["row"])[0] not in one.failed
+            ]
+            rows = with_gains(sorted([*others, *figure_rows(one, table)], key=lambda row: order[row["row"]]))
+        every += rows
+    return every
 
 
 def figure_rows(done: FinishedPart, table: PaperTable) -> list[dict[str, str]]:
-    """The figures of each row and seed of a federation, the tuned settings, and gains with their intervals."""
-    alone, unmatched = done.results.get("local"), done.unmatched_views(table)
+    """The figures of each row and seed of a federation, and the tuned settings; gains are left empty."""
+    unmatched = done.unmatched_views(table)
     rows: list[dict[str, Any]] = []
     for name, by_seed in done.results.items():
-        gain = None if alone is None else differences(by_seed, alone)
-        adds, chosen = added_by_exchange(name, done.results), done.chosen.get(name)
+        chosen = done.chosen.get(name)
         tuning = {"tuned": "", "border": "", "failed": 0} if chosen is None else {
             "tuned": words(chosen.settings, " "), "border": "; ".join(chosen.border), "failed": chosen.failed,
         }  # fmt: skip
         for seed, run in sorted(by_seed.items()):
             rows.append({
-                "federation": done.part.name, "row": name, "seed": seed, "metric": run.metric.name,
-                "paper": str(done.part.paper.get(name, "")), "clients": run.clients, "given": GIVEN.join(run.given),
-                **{figure: run.figures.get(figure) for figure in FIGURES},
-                "gain": _interval(gain), "adds": _interval(adds),
-                **tuning, "views": "unmatched" if name in unmatched else None,
+                "federation": done.part.name, "row": name, "seed": seed, "metric": run["metric"],
+                "paper": str(done.part.paper.get(name, "")), **run, **dict.fromkeys(_GAINS, ""), **tuning,
+                "views": "unmatched" if name in unmatched else None,
             })  # fmt: skip
     return csv_rows(csv_text(rows))
 
 
-def _means_of_local(rows: Iterable[Cells]) -> dict[str, str]:
-    return {row["seed"]: row["mean"] for row in rows if row["row"] == "local"}
+def with_gains(rows: Sequence[Cells]) -> list[Cells]:
+    """The rows of a federation with gains over Local, what exchange adds, and the intervals of both."""
+    results = _by_row(rows)
+    gains = {}
+    for name, runs in results.items():
+        gain = difference("mean", runs, results.get("local", {}))
+        adds = difference("mean", runs, without_exchange(name, results) or {})
+        gains[name] = dict(zip(_GAINS, (*_bounds(gain), *_bounds(adds)), strict=True))
+    return [{**row, **gains[row["row"]]} for row in rows]
 
 
-def _interval(added: Added | None) -> dict[str, float | None]:
-    return {} if added is None else {"mean": added.value, "low": added.low, "high": added.high}
+def _bounds(added: Added | None) -> Iterator[str]:
+    """A value and the ends of its interval as cells; empty if not known."""
+    return ("" if value is None else str(value) for value in (added[:3] if added is not None else (None,) * 3))
 
 
-def claim_rows(table: PaperTable, done: Sequence[FinishedPart], kept: Iterable[Cells] = ()) -> list[dict[str, str]]:
-    """The verdict on each claim for each of its federations; kept: known verdicts for other federations."""
-    done_by_name = {one.part.name: one for one in done}
-    kept_rows = {(row["claim"], row["federation"]): dict(row) for row in kept}
-    rows = []
+def claim_rows(table: PaperTable, rows: Iterable[Cells], presets: Path) -> list[dict[str, str]]:
+    """The verdict on each claim for each of its federations, from the rows of the page's CSV."""
+    by_part = _group_by("federation", rows)
+    rounds = {part.name: part.experiment(presets).training.rounds for part in table.federation if part.paper_rounds}
+    verdicts = []
     for claim in table.claim:
         if claim.untestable is not None:
-            rows.append(_claim_row(claim, None, verdict=_UNTESTED + claim.untestable))
-            continue
-        for part in table.federations_of(claim):
-            row = _claim_row(claim, part, verdict=_NOT_RUN)
-            if part.name in done_by_name:
-                row = _judged_row(claim, done_by_name[part.name])
-            if row["verdict"] in (_NOT_RUN, UNKNOWN):
-                row = kept_rows.get((claim.text, part.name), row)
-            rows.append(row)
-    return rows
+            verdicts.append(_claim_row(claim, None, verdict=_UNTESTED + claim.untestable))
+        else:
+            verdicts += [
+                _judged_row(claim, part, by_part.get(part.name, ()), rounds.get(part.name, 0))
+                for part in table.federations_of(claim)
+            ]
+    return verdicts
 
 
-def merge_results(
-    table: PaperTable, done: Sequence[FinishedPart], figures: Sequence[Cells], claims: Sequence[Cells]
-) -> tuple[list[Cells], list[dict[str, str]]]:
-    """Merge `done` into a page's figures and verdicts; returns both. Other rows and federations are kept.
-
-    The kept rows' figures of each seed serve to judge claims, and to compute gains again if Local was run again. A
-    verdict is kept only if none of its rows was run again.
-    """
-    order = {name: at for at, name in enumerate(table.names(planted=True))}
-    done_by_name = {one.part.name: one for one in done}
-    before = _group_by("federation", figures)
-    merged: list[Cells] = []
-    complete: list[FinishedPart] = []
-    for part in table.federation:
-        rows = before.get(part.name, [])
-        if part.name in done_by_name:
-            rows, finished = _merge_rows(table, done_by_name[part.name], rows)
-            rows.sort(key=lambda row: order[row["row"]])
-            complete.append(finished)
-        merged += rows
-    return merged, claim_rows(table, complete, _verdicts_to_keep(table, done, claims))
-
-
-def _merge_rows(table: PaperTable, done: FinishedPart, before: Sequence[Cells]) -> tuple[list[Cells], FinishedPart]:
-    """Return the figures of a federation's new and kept rows, and `done` with the results of both."""
-    kept = [
-        row for row in before
-        if row["row"] not in done.names and split_control(row["row"])[0] not in done.failed
-    ]  # fmt: skip
-    new = figure_rows(done, table)
-    if not kept:
-        return [*new], done
-    results = Run.by_row([*kept, *new])
-    if "local" in done.results and _means_of_local(before) != _means_of_local(new):
-        gains = {name: _interval(differences(of, results["local"])) for name, of in results.items()}
-        kept = [dict(row) | csv_rows(csv_text([{"gain": gains[row["row"]]}]))[0] for row in kept]
-    return [*kept, *new], replace(done, results=results)
-
-
-def _verdicts_to_keep(table: PaperTable, done: Sequence[FinishedPart], claims: Iterable[Cells]) -> list[Cells]:
-    """The verdicts on claims of which no row was run again."""
-    again = {(one.part.name, name) for one in done for name in one.names}
-    names_of = {claim.text: claim.row_names for claim in table.claim}
-    return [row for row in claims if not again & {(row["federation"], name) for name in names_of.get(row["claim"], ())}]
+def _by_row(rows: Iterable[Cells]) -> dict[str, dict[int, Cells]]:
+    """The rows of a federation, by name and seed."""
+    return {name: {int(row["seed"]): row for row in of_row} for name, of_row in _group_by("row", rows).items()}
 
 
 def _claim_row(claim: Claim, part: Part | None, **cells: str) -> dict[str, str]:
@@ -155,23 +128,23 @@ def _in_paper(claim: Claim, part: Part | None) -> str:
     return " against ".join(figures) if len(figures) == len(claim.row_names) else ""
 
 
-def _judged_row(claim: Claim, done: FinishedPart) -> dict[str, str]:
-    difference = claim_value(claim, done.results)
-    if difference is None:
-        return _claim_row(claim, done.part, verdict=UNKNOWN)
-    bounds = "" if difference.low is None or difference.high is None else (
-        f" ({_claim_text(difference.low, claim, done.share)} to {_claim_text(difference.high, claim, done.share)})"
+def _judged_row(claim: Claim, part: Part, rows: Sequence[Cells], rounds: int) -> dict[str, str]:
+    """The verdict on a claim; rows: those of the federation. rounds: of its runs, if the paper states its own."""
+    if not rows:
+        return _claim_row(claim, part, verdict=_NOT_RUN)
+    found, share = claim_value(claim, _by_row(rows)), METRICS[rows[0]["metric"]].share
+    if found is None:
+        return _claim_row(claim, part, verdict=UNKNOWN)
+    bounds = "" if found.low is None or found.high is None else (
+        f" ({_claim_text(found.low, claim, share)} to {_claim_text(found.high, claim, share)})"
     )  # fmt: skip
-    verdict = _WORDS.get(difference.against(claim.needed), "one seed: no verdict")
-    rounds, whole = done.experiment.training.rounds, done.part.paper_rounds
+    verdict, whole = _WORDS.get(found.against(claim.needed), "one seed: no verdict"), part.paper_rounds
     if whole is not None and 2 * rounds < whole and claim.figure != "bytes" and not claim.ours:
         verdict = _UNJUDGED
     return _claim_row(
-        claim, done.part, verdict=verdict,
-        found=_claim_text(difference.value, claim, done.share) + bounds,
-        needed=f"above {_claim_text(claim.needed, claim, done.share) if claim.needed else '0'}",
-        seeds=str(difference.seeds),
-        length="" if whole is None else f"{rounds} of {whole} rounds",
+        claim, part, verdict=verdict, found=_claim_text(found.value, claim, share) + bounds,
+        needed=f"above {_claim_text(claim.needed, claim, share) if claim.needed else '0'}",
+        seeds=str(found.seeds), length="" if whole is None else f"{rounds} of {whole} rounds",
     )  # fmt: skip
 
 
@@ -199,40 +172,37 @@ def csv_rows(text: str) -> list[dict[str, str]]:
     return [{name: cell or "" for name, cell in row.items()} for row in csv.DictReader(io.StringIO(text))]
 
 
-def rows_csv(rows: Sequence[Cells], names: Sequence[str] = ()) -> str:
-    """The CSV text of these rows: first the columns `names`, then the others in order of appearance."""
+def rows_csv(rows: Sequence[Cells]) -> str:
+    """The CSV text of these rows, with the columns in order of appearance."""
     text = io.StringIO()
-    columns = dict.fromkeys([*names, *(name for row in rows for name in row)])
-    table = csv.DictWriter(text, list(columns), lineterminator="\n")
+    table = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
     table.writeheader()
     table.writerows(rows)
     return text.getvalue()
 
 
-def read_pages(
-    name: str, table: PaperTable, how: str, pages: Path, without: Sequence[str] = ()
-) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
-    """Read the figures and claims from a table's pages, except for the federations in `without`.
+def read_rows(name: str, table: PaperTable, presets: Path, pages: Path, quick: bool = False) -> list[Cells]:
+    """Read the rows of the CSV beside a table's page; none without a page.
 
-    how: the settings of this definition (`settings_text`). Raises ConfigError if the pages come from another
-    definition, or a file is missing.
+    Raises ConfigError if the page comes from another definition, other than by federations that it lacks, or if the CSV
+    is missing.
     """
     path = pages / f"{name}.md"
     if not path.exists():
-        return [], []
-    if _read(path).partition(HOW)[2].strip() != how.partition(HOW)[2].strip():
+        return []
+    text = _read(path)
+    lines = text.splitlines()
+    had = tuple(part for part in table.federation if f"## {part.name}" in lines)
+    how = settings_text(name, table.model_copy(update={"federation": had}), presets, quick)
+    if text.partition(HOW)[2].strip() != how.partition(HOW)[2].strip():
         raise _other_definition(path, "its settings are not those of this definition")
-    figures = _rows_without(without, pages / f"{name}.csv")
-    by_part, order = _group_by("federation", figures), table.names(planted=True)
+    rows: list[Cells] = [*csv_rows(_read(pages / f"{name}.csv"))]
+    by_part, order = _group_by("federation", rows), table.names(planted=True)
     for part in table.federation:
         names = list(_group_by("row", by_part.get(part.name, ())))
         if names != [name for name in order if name in names]:
             raise _other_definition(path, f"its rows for {part.name!r} are not those of this definition")
-    return figures, _rows_without(without, pages / f"{name}-claims.csv")
-
-
-def _rows_without(parts: Sequence[str], path: Path) -> list[dict[str, str]]:
-    return [row for row in csv_rows(_read(path)) if row["federation"] not in parts]
+    return rows
 
 
 def _read(path: Path) -> str:
@@ -240,7 +210,7 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ConfigError(
-            f"{path}: no such file, which goes with the page beside it; move the page away, or run all federations"
+            f"{path}: no such file, which goes with the page beside it; move the page away, or run the whole table"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from None
@@ -248,8 +218,8 @@ def _read(path: Path) -> str:
 
 def _other_definition(page: Path, why: str) -> ConfigError:
     return ConfigError(
-        f"{page}: written from another definition ({why}), so what it says of the other federations cannot be kept; "
-        "run all of them (without --federation), or choose another folder with --pages"
+        f"{page}: written from another definition ({why}), so its figures cannot be kept; run the whole table (without "
+        "--federation, --methods and --finished), or choose another folder with --pages"
     )
 
 
@@ -263,13 +233,14 @@ _AFTER_INDEX = (
 )
 
 
-def page(table: PaperTable, figures: Sequence[Cells], claims: Sequence[Cells], how: str, quick: bool = False) -> str:
-    """The page of a table in Markdown; how: its last section (`settings_text`)."""
+def page(name: str, table: PaperTable, rows: Sequence[Cells], presets: Path, quick: bool = False) -> str:
+    """The page of a table in Markdown; rows: those of its CSV."""
+    claims = claim_rows(table, rows, presets)
     _, our_claims = _split_claims(table, claims)
     claims_link, what = "", "What was run"
     if table.paper is not None:
         claims_link, what = f", [the paper's claims](index.md#{table.paper.lower()})", "What differs from the paper"
-    by_part = {part.name: [row for row in figures if row["federation"] == part.name] for part in table.federation}
+    by_part = {part.name: [row for row in rows if row["federation"] == part.name] for part in table.federation}
     lines = [f"# {table.title}", ""]
     if quick:
         lines += ["**A quick run, to test the command: its figures say nothing about the methods.**", ""]
@@ -277,11 +248,11 @@ def page(table: PaperTable, figures: Sequence[Cells], claims: Sequence[Cells], h
     lines += [*(f"- {sentence}" for sentence in _summary_sentences(table, by_part, claims)), ""]
     if table.apart:
         lines += [f"{what}: {table.apart}", ""]
-    for part, rows in by_part.items():
-        lines += [f"## {part}", "", *_figures(table, rows), ""]
+    for part, of_part in by_part.items():
+        lines += [f"## {part}", "", *_figures(table, of_part), ""]
     if our_claims:
         lines += ["## Our claims", "", *_claims(table, our_claims), *_untested(our_claims), ""]
-    return "\n".join([*lines, how])
+    return "\n".join([*lines, settings_text(name, table, presets, quick)])
 
 
 def _summary_sentences(table: PaperTable, by_part: Mapping[str, Sequence[Cells]], claims: Sequence[Cells]) -> list[str]:
@@ -457,10 +428,9 @@ def _short(found: str) -> str:
     return f"{value}{'±' + half if float(half) else ''}{unit}"
 
 
-def settings_text(name: str, table: PaperTable, presets: Path, quick: bool = False, methods: Sequence[str] = ()) -> str:
+def settings_text(name: str, table: PaperTable, presets: Path, quick: bool = False) -> str:
     """The last section of a page: source, command, seeds, tuning, and the setting of each federation."""
-    only = f" --methods {','.join(methods)}" if methods else ""
-    lines = [HOW, "", f"    fedkin reproduce {name}{' --quick' if quick else ''}{only} --data-root ROOT", ""]
+    lines = [HOW, "", f"    fedkin reproduce {name}{' --quick' if quick else ''} --data-root ROOT", ""]
     lines += [f"Source: {table.source}. {_tuning(table)} All figures: [{name}.csv]({name}.csv).", ""]
     settings = {part.name: _setting(part, presets) for part in table.federation}
     rates = {part.name: text for part in table.federation if (text := _rates(part, table, presets))}
@@ -481,7 +451,7 @@ def _tuning(table: PaperTable) -> str:
 
 
 def _setting(part: Part, presets: Path) -> str:
-    experiment = load(presets / part.preset).with_changes(**part.set)
+    experiment = part.experiment(presets)
     training = experiment.training
     steps, epochs, chosen = training.local_steps, training.local_epochs or 1, training.clients_per_round
     local = f"{steps} steps" if steps is not None else f"{epochs} epoch{'s' * (epochs != 1)}"
@@ -493,7 +463,7 @@ def _rates(part: Part, table: PaperTable, presets: Path) -> str:
     """The learning rates of the first candidates of all rows on a federation; empty if nothing was tuned."""
     if table.tune is None:
         return ""
-    experiment = load(presets / part.preset).with_changes(**part.set)
+    experiment = part.experiment(presets)
     rates: set[float] = set()
     for row in table.rows():
         if row.tuned_as is None and RATE not in row.set:
@@ -561,17 +531,17 @@ def _line(cells: Sequence[str]) -> str:
 # -- the index --------------------------------------------------------------------------------------------------------
 
 
-def index(tables: Mapping[str, PaperTable], claims: Mapping[str, str]) -> str:
+def index(tables: Mapping[str, PaperTable], figures: Mapping[str, Sequence[Cells]], presets: Path) -> str:
     """The index in Markdown: every claim of the papers, with its verdict or why it is not tested.
 
-    claims: the claims' CSV of each table that has a page.
+    figures: the rows of the CSV of each table that has a page.
     """
-    rows = {name: csv_rows(claims[name]) if name in claims else claim_rows(table, []) for name, table in tables.items()}
+    rows = {name: claim_rows(table, figures.get(name, ()), presets) for name, table in tables.items()}
     verdicts = [row["verdict"] for name, table in tables.items() for row in _split_claims(table, rows[name])[0]]
     lines = ["# What the papers claim, and what is found here", "", _AFTER_INDEX, "", _verdicts_sentence(verdicts), ""]
     for paper in (*PAPERS, None):
         of_paper = {name: table for name, table in tables.items() if table.paper == paper}
-        lines += _paper_section(paper, of_paper, rows, claims)
+        lines += _paper_section(paper, of_paper, rows, figures)
     return "\n".join([*lines, "## How to read a page", "", file_text("how_to_read.md")])
 
 

@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from fedkin.errors import ConfigError, nearest
 from fedkin.methods import METHODS
 from fedkin.records.controls import split_control, with_controls
-from fedkin.running.experiment import read_table
+from fedkin.running.experiment import Experiment, load, read_table
 from fedkin.running.grid import HoldOut
 from fedkin.running.plugins import add_installed
 from fedkin.running.presets import preset_folder
@@ -77,6 +77,10 @@ class Part(Settings):
     paper: dict[str, float | str] = Field(default_factory=dict)
     paper_rounds: int | None = Field(None, ge=1)
 
+    def experiment(self, presets: Path) -> Experiment:
+        """The experiment with the settings of this federation; presets: the folder of the definition."""
+        return load(presets / self.preset).with_changes(**self.set)
+
 
 class Claim(Settings):
     """A claim of the paper: row `better` is better than row `than` in a figure, or its figure is above `least`.
@@ -121,12 +125,6 @@ class Claim(Settings):
     def needed(self) -> float:
         """The value that the difference, or the figure itself, must exceed."""
         return self.by if self.least is None else self.least
-
-    def with_rows(self, kept: set[str]) -> Claim:
-        """The claim if only these rows run: it is not tested if it is about another row."""
-        if kept.issuperset(split_control(name)[0] for name in self.row_names):
-            return self
-        return Claim(text=self.text, paper=self.paper, untestable="a row of it was left out by --methods")
 
 
 class Quick(Settings):
@@ -219,7 +217,7 @@ class PaperTable(Settings):
         return [part for part in self.federation if claim.on is None or part.name in claim.on]
 
     def only(self, methods: Collection[str]) -> PaperTable:
-        """The table with the rows of these methods and of Local; claims about other rows are not tested.
+        """The table with the rows of these methods and of Local.
 
         Local on views is left out if no named method trains on views. Raises ConfigError for a method without a row,
         and for a row tuned as another row that is left out.
@@ -234,9 +232,7 @@ class PaperTable(Settings):
         }  # fmt: skip
         rows = tuple(row for row in self.row if row.name in kept)
         _check_tuned_as(rows, kept, of)
-        claims = tuple(claim.with_rows(kept) for claim in self.claim)
-        left = tuple(name for name in self.methods if name in kept)
-        return self.model_copy(update={"methods": left, "row": rows, "claim": claims})
+        return self.model_copy(update={"methods": tuple(name for name in self.methods if name in kept), "row": rows})
 
     def shortened(self) -> PaperTable:
         """The table for `--quick`, which takes minutes: every row, with few rounds, seeds and candidates."""

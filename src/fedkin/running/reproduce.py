@@ -4,69 +4,38 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self, get_args
+from typing import Any, get_args
 
 import pyarrow.compute as pc
 
 from fedkin.analysis.intervals import Added, added
-from fedkin.records.comparison import differences, figures_of
+from fedkin.records.comparison import figures_of
 from fedkin.records.controls import changes_of, named, split_control
 from fedkin.records.files import drop_models
-from fedkin.records.metrics import value_of
 from fedkin.records.run import Result
-from fedkin.running.experiment import Experiment, load
+from fedkin.running.experiment import Experiment
 from fedkin.running.grid import FAILED, Cell, HoldOut, Runs, Watchers, run_cells, stage_watchers
 from fedkin.running.papers import Claim, EqualBudget, Figure, PaperTable, Part, Row
 from fedkin.running.tune import at_the_border, best, tune
-from fedkin.tasks import METRICS, Metric
+from fedkin.tasks import METRICS
 
 # Columns of a page's CSV.
 FIGURES = get_args(Figure)
+Cells = Mapping[str, str]
 GIVEN = "; "
 
 
-@dataclass(frozen=True)
-class Run:
-    """One run of a row.
-
-    clients: their number. figures: known figures by name. given: prior knowledge that the method was given.
-    values: the metric of each client that takes part, by id; None if it is not determined.
-    """
-
-    metric: Metric
-    clients: int
-    figures: Mapping[str, float]
-    given: tuple[str, ...] = ()
-    values: Mapping[str, float | None] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, result: Result) -> Self:
-        """Extract a run's figures from its result."""
-        summary, figures = result.summary, {**figures_of(result, None), "bytes": result.sent, **_best_round(result)}
-        values = {id: value_of(score) for id, score in sorted(result.scores.items()) if id not in result.unseen}
-        known_figures = {each: float(value) for each, value in figures.items() if value is not None}
-        return cls(result.metric, summary["clients"], known_figures, tuple(summary.get("given") or ()), values)
-
-    @classmethod
-    def by_row(cls, rows: Iterable[Mapping[str, str]]) -> dict[str, dict[int, Self]]:
-        """Return the runs by row and seed from a page's CSV, which has no figures of single clients."""
-        runs: dict[str, dict[int, Self]] = {}
-        for row in rows:
-            figures = {name: float(row[name]) for name in FIGURES if row.get(name)}
-            values = {"": figures.get("mean")}
-            run = cls(METRICS[row["metric"]], int(row["clients"]), figures, values=values)
-            runs.setdefault(row["row"], {})[int(row["seed"])] = run
-        return runs
-
-    def gains(self, other: Run) -> dict[str, float]:
-        """Return how much better the metric of each client is here than in another run."""
-        return {
-            id: self.metric.better(value, theirs) for id, value in self.values.items()
-            if value is not None and (theirs := other.values.get(id)) is not None
-        }  # fmt: skip
+def figures_row(result: Result) -> dict[str, Any]:
+    """Return a run's cells of a page's CSV: its metric, clients, given prior knowledge and known figures."""
+    figures = {**figures_of(result, None), "bytes": result.sent, **_best_round(result)}
+    return {
+        "metric": result.metric.name, "clients": result.summary["clients"],
+        "given": GIVEN.join(result.summary.get("given") or ()),
+        **{name: float(value) for name in FIGURES if (value := figures.get(name)) is not None},
+    }  # fmt: skip
 
 
 def _best_round(result: Result) -> dict[str, float]:
@@ -99,14 +68,14 @@ class TunedRow:
 
 @dataclass(frozen=True)
 class FinishedPart:
-    """A federation of a table whose runs have all ended: results by row and seed, the experiment and the tuning.
+    """A federation of a table whose runs have all ended: the experiment, `figures_row` by row and seed, and the tuning.
 
     failed: why a row or a control failed in training; it then has no results.
     """
 
     part: Part
     experiment: Experiment
-    results: Mapping[str, Mapping[int, Run]]
+    results: Mapping[str, Mapping[int, Mapping[str, Any]]]
     chosen: Mapping[str, TunedRow]
     failed: Mapping[str, str] = field(default_factory=dict)
 
@@ -128,12 +97,6 @@ class FinishedPart:
         views = {name: getattr(experiment.method, "augment", None) for name, experiment in experiments.items()}
         return [name for name, view in views.items() if view is not None and view not in of_local]
 
-    @property
-    def share(self) -> bool:
-        """Whether the metric is a share, so that differences are written in points."""
-        first_row = next(iter(self.results.values()))
-        return next(iter(first_row.values())).metric.share
-
 
 def reproduce(
     table: PaperTable, presets: Path, data_root: Path, folder: Path, *, finished: bool = False,
@@ -149,7 +112,7 @@ def reproduce(
     for part in table.federation:
         if finished and not runs.folder_of(part).is_dir():
             continue
-        base = Runs(load(presets / part.preset).with_changes(**part.set), data_root)
+        base = Runs(part.experiment(presets), data_root)
         names = table.names(base.federation(table.seeds[0]).planted is not None)
         if not finished or runs.ended(part, names):
             yield runs.finish(part, base, names)
@@ -195,10 +158,10 @@ class _TableRuns:
         results, failed = _ended_and_failed(dict(zip(names, outcomes, strict=True)))
         return FinishedPart(part, base.experiment, results, chosen, failed)
 
-    def _kept(self, result: Result) -> Run | str:
+    def _kept(self, result: Result) -> dict[str, Any] | str:
         if result.folder is not None:
             self._lighten(result.folder)
-        return Run.of(result)
+        return figures_row(result)
 
     def _tune(self, part: Part, base: Runs, row: Row) -> TunedRow:
         how = self.table.tune
@@ -233,10 +196,10 @@ class _TableRuns:
 
 
 def _ended_and_failed(
-    outcomes: Mapping[str, Mapping[int, Run | str]],
-) -> tuple[dict[str, dict[int, Run]], dict[str, str]]:
+    outcomes: Mapping[str, Mapping[int, dict[str, Any] | str]],
+) -> tuple[dict[str, dict[int, dict[str, Any]]], dict[str, str]]:
     """Return (the runs of the rows that ended, why rows failed); a control of a row that failed has not ended."""
-    results: dict[str, dict[int, Run]] = {name: {} for name in outcomes}
+    results: dict[str, dict[int, dict[str, Any]]] = {name: {} for name in outcomes}
     failed: dict[str, str] = {}
     for name, by_seed in outcomes.items():
         for seed, run in by_seed.items():
@@ -272,30 +235,29 @@ def _changed(
     return base.for_method(row.method).with_changes(**{**(chosen or {}), **row.set, **last})
 
 
-def claim_value(claim: Claim, results: Mapping[str, Mapping[int, Run]]) -> Added | None:
+def claim_value(claim: Claim, results: Mapping[str, Mapping[int, Cells]]) -> Added | None:
     """The value of a claim with its interval over seeds, to compare with `claim.needed`; None if unknown.
 
     The value is the difference of the two rows, above 0 if `better` is better; without `than`, the figure itself.
-    The mean is compared client by client; other figures run by run. Less is better for std, variance and bytes.
+    results: cells of a page's CSV, by row and seed.
     """
     assert claim.better is not None
-    if any(name not in results for name in claim.row_names):
-        return None
-    runs = results[claim.better]
-    if claim.than is None:
-        gaps: dict[int, Any] = {seed: run.figures.get(claim.figure) for seed, run in runs.items()}
-    elif claim.figure == "mean":
-        return differences(runs, results[claim.than])
-    else:
-        gaps = {seed: _gap(claim.figure, run, results[claim.than][seed]) for seed, run in runs.items()}
-    return None if None in gaps.values() else added({seed: {"": gap} for seed, gap in gaps.items()})
+    runs = results.get(claim.better, {})
+    if claim.than is not None:
+        return difference(claim.figure, runs, results.get(claim.than, {}))
+    return added({seed: {"": float(text)} if (text := of.get(claim.figure)) else {} for seed, of in runs.items()})
 
 
-def _gap(figure: Figure, run: Run, other: Run) -> float | None:
-    """How much better a figure is in one run than in another; None if it is not known in both."""
-    value, others = run.figures.get(figure), other.figures.get(figure)
-    if value is None or others is None:
-        return None
-    if figure == "ari":
-        return value - others
-    return others - value if figure in _LESS else run.metric.better(value, others)
+def difference(figure: Figure, runs: Mapping[int, Cells], others: Mapping[int, Cells]) -> Added | None:
+    """How much better a figure is in some runs than in others with the same seeds; None if one is unknown."""
+    # Runs with one seed score the same clients: the difference of their means is the mean of the clients' differences.
+    return added({seed: _gap(figure, of, others[seed]) for seed, of in runs.items() if seed in others})
+
+
+def _gap(figure: Figure, run: Cells, other: Cells) -> dict[str, float]:
+    """How much better a figure is in one run than in another; empty if it is not known in both."""
+    value, others = run.get(figure), other.get(figure)
+    if not value or not others:
+        return {}
+    less = figure in _LESS or (figure != "ari" and not METRICS[run["metric"]].higher)
+    return {"": float(others) - float(value) if less else float(value) - float(others)}
