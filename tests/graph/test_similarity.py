@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -292,6 +293,7 @@ def test_umap_keeps_groups_apart_and_places_newcomers_with_theirs() -> None:
         warnings.simplefilter("error")
         placed = g.umap(x, seed=3)
         new = g.umap(x, x[:6] + 0.01, seed=3)
+    assert torch.get_num_threads() == 1  # as before: numba would change it
     centres = np.stack([placed[labels == c].mean(0) for c in range(3)])
     for points, own in ((placed, labels), (new, labels[:6])):
         nearest = np.linalg.norm(points[:, None] - centres, axis=2).argmin(1)

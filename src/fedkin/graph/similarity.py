@@ -321,7 +321,10 @@ def umap(
         raise GraphError(f"neighbours: expected at least 2, got {neighbours}")
     if len(np.unique(x, axis=0)) < max(_FEWEST, dims + 3):
         return pca(x, new, dims=dims)
-    with warnings.catch_warnings():
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    # numba gives the OpenMP that torch and scikit-learn use as many threads as there are cores, and leaves them so.
+    with threadpool_limits(1), warnings.catch_warnings():
         # umap and numba warn about threads, disconnected points and missing optional packages.
         warnings.simplefilter("ignore")
         model = _fitted(x.tobytes(), x.shape, dims, min(neighbours, len(x) - 1), min_dist, seed)
