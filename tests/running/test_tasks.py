@@ -34,7 +34,7 @@ from task_kinds import KINDS, TASKS, federation_of, model_of
 PLAN = {"local_steps": 3, "batch_size": 8, "lr": 0.05}
 
 
-def run(kind: str, method: str = "fedavg", rounds: int = 2, **more: Any) -> Any:
+def run(kind: str, method: Any = "fedavg", rounds: int = 2, **more: Any) -> Any:
     federation = more.pop("federation", None) or federation_of(kind)
     return fedkin.run(method, federation, rounds=rounds, model=model_of(kind), training=PLAN, **more)
 
