@@ -26,7 +26,7 @@ from torch import Tensor
 from fedkin import codec
 from fedkin.codec import Params
 from fedkin.errors import MethodError, OnlyMean
-from fedkin.federation import Federation, Samples, Task
+from fedkin.federation import AnyRoster, Samples, Task
 from fedkin.forms import Fields, Form
 from fedkin.learning.aggregate import RunningMean, weighted_mean
 from fedkin.learning.training import Fitted, Training
@@ -324,7 +324,7 @@ class Method(Settings):
     fits: ClassVar[int] = 1
     linear: ClassVar[bool] = False
 
-    def check(self, federation: Federation) -> None:
+    def check(self, federation: AnyRoster) -> None:
         """Raise ConfigError, naming the setting, if the method cannot work on this federation."""
 
     def equip(self, net: Net, task: Task, key: int) -> Net:

@@ -27,7 +27,7 @@ def trained(name: str = "sfmtl-graph", rounds: int = 2, engine: str = "local", *
 
 
 def measured(engine: LocalEngine) -> Features:
-    return present(measure(engine, engine.federation))
+    return present(measure(engine, engine.setup.federation))
 
 
 @pytest.mark.parametrize("name", by_pattern(sorted(NET_METHODS)))
@@ -41,17 +41,17 @@ def test_a_method_without_exchange_is_measured_too(name: str) -> None:
 def test_points_are_class_means_under_each_clients_own_model() -> None:
     engine = trained()
     found = measured(engine)
-    assert sorted(found.ids) == sorted(engine.federation)
+    assert sorted(found.ids) == sorted(engine.setup.federation)
     module = engine.setup.net.scratch().eval()
     for client, label, point in zip(found.features.client, found.features.label, found.features.points, strict=True):
         id = found.ids[client]
         load(module, engine.model(id))
-        samples = engine.federation[id].train
+        samples = engine.setup.federation[id].train
         rows = [i for i, y in enumerate(samples.labels().tolist()) if y == label]
         with torch.no_grad():
             mean = torch.stack([module.features(samples.inputs(slice(i, i + 1)))[0] for i in rows[:32]]).mean(0)
         np.testing.assert_allclose(point, mean.numpy(), rtol=1e-5, atol=1e-6)
-    owned = {(id, y) for id, client in engine.federation.items() for y in client.train.labels().tolist()}
+    owned = {(id, y) for id, client in engine.setup.federation.items() for y in client.train.labels().tolist()}
     assert len(found.features.label) == len(owned)
 
 
@@ -98,11 +98,11 @@ def test_measuring_leaves_the_engine_as_it_was() -> None:
     engine, untouched = trained(rounds=1), trained(rounds=1)
     torch.manual_seed(3)
     before = torch.get_rng_state()
-    measure(engine, engine.federation)
+    measure(engine, engine.setup.federation)
     assert torch.equal(before, torch.get_rng_state())
     for one in (engine, untouched):
         one.round(2)
-    for id in engine.federation:
+    for id in engine.setup.federation:
         for name, tensor in engine.model(id).items():
             assert torch.equal(tensor, untouched.model(id)[name])
 
@@ -114,10 +114,10 @@ def test_too_many_points_leave_out_whole_clients_the_same_ones_each_round(monkey
     engine.round(2)
     second = measured(engine)
     assert first.ids == second.ids
-    assert first.clients == len(engine.federation) > len(first.ids)
+    assert first.clients == len(engine.setup.federation) > len(first.ids)
     assert len(first.features.label) <= 9
     for place, id in enumerate(first.ids):
-        labels = set(engine.federation[id].train.labels().tolist())
+        labels = set(engine.setup.federation[id].train.labels().tolist())
         assert set(first.features.label[first.features.client == place].tolist()) == labels
 
 
@@ -142,4 +142,4 @@ def test_what_has_no_class_means_is_not_measured(monkeypatch: pytest.MonkeyPatch
     assert (measured(engine).heads, measured(engine).anchors) == (None, None)
     assert measure(engine, []) is None
     monkeypatch.setattr(site, "infer", lambda *given: torch.zeros(len(given[4]), 2, 2))
-    assert measure(engine, engine.federation) is None
+    assert measure(engine, engine.setup.federation) is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from engines.faulty import Spoiling
 from fedkin import codec
 from fedkin.engines import LocalEngine, Setup
-from fedkin.engines.client_list import Roster
 from fedkin.errors import ConfigError, DataError
-from fedkin.federation import Change, Federation
+from fedkin.federation import AnyRoster, Change, Entry, Federation, Roster
 from fedkin.flow import Ask, ClientFlow, Fit, Infer, Message, Params, PeerFlow, PeerMethod, ServerFlow, Share, phase
 from fedkin.learning.models import Mlp
 from fedkin.learning.net import Net
@@ -362,7 +361,18 @@ def test_messages_travel_only_along_the_network() -> None:
     assert not alone.round(1).traffic
 
 
-# -- a roster says of clients what the federation says, without their samples ----------------------------------------
+# -- the clients of a round, with their samples or without -----------------------------------------------------------
+
+
+def without_samples(federation: Federation) -> Roster[Entry]:
+    entries = {}
+    for id, client in federation.items():
+        later = tuple((change.round, len(change.train), change.group) for change in client.changes)
+        entries[id] = Entry(client.seen, client.joins, client.size, client.group, later, client.away)
+    return Roster(entries, federation.task)
+
+
+MADE = pytest.mark.parametrize("made", [lambda federation: federation, without_samples], ids=["samples", "none"])
 
 
 def moving() -> Federation:
@@ -380,23 +390,28 @@ def moving() -> Federation:
 
 
 @pytest.mark.parametrize("round", [0, 1, 2, 3, 9])
-def test_it_agrees_with_the_federation_in_every_round(round: int) -> None:
+@MADE
+def test_a_roster_is_that_of_its_round(made: Callable[[Federation], AnyRoster], round: int) -> None:
     federation = moving()
-    now, roster = federation.at(max(round, 1)), Roster.of(federation).at(round)
-    assert list(roster) == list(now)
-    assert (roster.seen, roster.unseen, roster.planted) == (now.seen, now.unseen, now.planted)
-    assert {id: entry.size for id, entry in roster.items()} == now.sizes
+    first, second, third, *_ = sorted(federation)
+    now = made(federation).at(round)
+    here = [id for id in federation if id != second or round >= 3]
+    assert list(now) == here
+    assert (now.seen, now.unseen) == (tuple(sorted(set(here) - {third})), (third,))
+    was = federation[second if round >= 2 else first]
+    assert (now[first].size, now[first].group) == (was.size, was.group)
+    assert now.planted == {id: was.group if id == first else federation[id].group for id in here}
 
 
-def test_one_that_stands_still_is_itself_in_every_round() -> None:
-    federation = small_federation()
-    assert federation.at(7) is federation
-    roster = Roster.of(federation)
+@MADE
+def test_one_that_stands_still_is_itself_in_every_round(made: Callable[[Federation], AnyRoster]) -> None:
+    roster = made(small_federation())
     assert roster.at(1) is roster.at(7) is roster
 
 
-def test_nobody_there_is_an_error() -> None:
+@MADE
+def test_nobody_there_is_an_error(made: Callable[[Federation], AnyRoster]) -> None:
     still = small_federation()
     late = Federation([replace(client, joins=4) for client in still.values()], still.task)
     with pytest.raises(DataError, match="round 2: no client is there"):
-        Roster.of(late).at(2)
+        made(late).at(2)

@@ -43,7 +43,7 @@ def test_alike_clients_stay_together(seed: int) -> None:
 
 def test_every_split_keeps_all_members_in_one_of_the_two_parts() -> None:
     engine = LocalEngine(small_setup(Cfl(**EAGER), small_federation(8)))
-    before = {"r": set(engine.federation)}
+    before = {"r": set(engine.setup.federation)}
     for number in range(1, 8):
         engine.round(number)
         now: dict[str, set[str]] = {}

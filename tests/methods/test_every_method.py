@@ -84,7 +84,7 @@ def test_a_recorded_graph_is_of_its_clients(name: str) -> None:
     engine = LocalEngine(small_setup(CASES[name]))
     for graph in (engine.round(1).graph, engine.round(2).graph):
         if graph is not None:
-            assert list(graph.ids) == sorted(set(graph.ids) & set(engine.federation))
+            assert list(graph.ids) == sorted(set(graph.ids) & set(engine.setup.federation))
             assert not graph.weights.diagonal().any()
             assert graph.groups is None or graph.groups.keys() == set(graph.ids)
             if graph.mixing is not None:

@@ -33,7 +33,7 @@ def parts_of(params: Any, components: int) -> Parts:
 
 def test_one_component_is_fedavg() -> None:
     one, other = (after(method, 3, batch_size="all")[0] for method in (FedEM(components=1), FedAvg()))
-    for id in one.federation:
+    for id in one.setup.federation:
         (part,) = parts_of(one.model(id), 1)
         torch.testing.assert_close(part, dict(other.model(id)), rtol=1e-5, atol=1e-6)
 

@@ -29,7 +29,7 @@ def loss_of(engine: LocalEngine, params: Any, id: str) -> float:
     """Written out: mean cross-entropy on the client's training samples."""
     module = engine.setup.net.scratch().eval()
     load(module, params)
-    client = engine.federation[id]
+    client = engine.setup.federation[id]
     with torch.no_grad():
         return float(F.cross_entropy(module(client.train.x).double(), client.train.y))
 

@@ -63,7 +63,7 @@ def test_the_share_is_the_best_one_when_each_sample_is_judged_by_the_others() ->
 
 def test_without_a_vote_it_is_fedavg() -> None:
     one, other = (after(method, 3)[0] for method in (KnnPer(share=0.0), FedAvg()))
-    for id, client in one.federation.items():
+    for id, client in one.setup.federation.items():
         mine, common = one.model(id), other.model(id)
         assert all(torch.equal(mine[name.replace("head.", "head.part.")], common[name]) for name in common)
         module = one.setup.net.scratch().eval()
@@ -78,7 +78,7 @@ def test_without_a_vote_it_is_fedavg() -> None:
 
 def test_a_client_predicts_with_the_mixture_of_its_memory() -> None:
     engine = after(KnnPer(neighbours=3, share=0.4), 2)[0]
-    for id, client in engine.federation.items():
+    for id, client in engine.setup.federation.items():
         module, params = engine.setup.net.scratch().eval(), dict(engine.model(id))
         module.load_state_dict(params)
         with torch.no_grad():
@@ -90,7 +90,7 @@ def test_a_client_predicts_with_the_mixture_of_its_memory() -> None:
 
 def test_a_small_memory_has_samples_of_the_whole_stored_order() -> None:
     engine = after(KnnPer(memory=5), 1)[0]
-    for id, client in engine.federation.items():
+    for id, client in engine.setup.federation.items():
         places = [round(k * (client.size - 1) / 4) for k in range(5)]
         assert engine.model(id)["head.memory.labels"].tolist() == client.train.labels()[places].tolist()
 
@@ -108,7 +108,7 @@ def test_a_client_with_a_single_sample_uses_the_common_model() -> None:
 def test_nothing_of_a_memory_is_sent() -> None:
     method = KnnPer()
     engine = after(method, 1)[0]
-    sent = {name for id in engine.federation for name in method.offer(engine.server, id)["params"]}
+    sent = {name for id in engine.setup.federation for name in method.offer(engine.server, id)["params"]}
     assert {name for name in engine.setup.net.initial if name not in sent} == {
         "head.memory.features", "head.memory.labels", "head.memory.share",
     }  # fmt: skip

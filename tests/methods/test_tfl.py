@@ -20,9 +20,8 @@ from scipy.special import softmax
 
 from fedkin import graph
 from fedkin.engines import Engine, LocalEngine, Setup
-from fedkin.engines.client_list import Entry, Roster
 from fedkin.errors import ConfigError, MethodError
-from fedkin.federation import Client, Federation, Samples, Task
+from fedkin.federation import Client, Entry, Federation, Roster, Samples, Task
 from fedkin.flow import Ask, Message, ServerMethod
 from fedkin.keys import rng
 from fedkin.methods import METHODS

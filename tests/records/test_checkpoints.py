@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fedkin.engines.client_list import facts_of
+from fedkin.engines.facts import facts_of
 from fedkin.errors import RunError
 from fedkin.records.files import read_seal
 from fedkin.records.reading import MEND

@@ -14,7 +14,6 @@ from typing import Any, ClassVar, TypeVar, cast
 
 from fedkin.engines.alone import Alone
 from fedkin.engines.attacks import Forgery
-from fedkin.engines.client_list import Roster
 from fedkin.engines.failures import Failure, TooFew, check_yields, place_in, place_of, raise_if_all
 from fedkin.engines.releases import counted
 from fedkin.engines.results import SERVER, Missing, Outcome, Score, Traffic, Undelivered
@@ -24,6 +23,7 @@ from fedkin.engines.site import Site
 from fedkin.engines.states import copy_for_flow
 from fedkin.engines.transport import Envelope, Faulty, Inbox, MessageLog, Observer, Transport, Validator
 from fedkin.errors import MethodError, nearest
+from fedkin.federation import AnyRoster
 from fedkin.flow import Ask, AveragedReplies, Mean, Message, Params, PeerMethod, ServerFlow, ServerMethod
 from fedkin.graph import network
 from fedkin.views import ServerView
@@ -204,7 +204,7 @@ class Engine:
     can_undo = True  # whether a round may be undone, which needs a slow copy of the server's state in each round
 
     def __init__(
-        self, setup: Setup, all_clients: Roster, site: Site, *, transport: Transport | None = None,
+        self, setup: Setup, all_clients: AnyRoster, site: Site, *, transport: Transport | None = None,
         observers: Sequence[Observer] = (), forgery: Forgery | None = None,
     ) -> None:  # fmt: skip
         self.setup, self.all_clients, self.site, self.clock = setup, all_clients, site, site.clock
@@ -229,7 +229,7 @@ class Engine:
         self.faultless_exchange = Exchange(setup, site, log, applies_min_replies=False)
 
     def facts(self) -> dict[str, Any]:
-        """Return the facts of the clients for records and reports (see `client_list.facts_of`)."""
+        """Return the facts of the clients for records and reports (see `facts.facts_of`)."""
         raise NotImplementedError
 
     def last_facts(self) -> dict[str, Any] | None:

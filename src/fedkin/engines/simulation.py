@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from fedkin.engines.attacks import FORGERS, Attacks, Forgery, poisoned
-from fedkin.engines.client_list import Roster, facts_of
 from fedkin.engines.executors.jobs import Executor, Modules, OneByOne
 from fedkin.engines.executors.ray import RayTasks
 from fedkin.engines.executors.stacked import Fast
 from fedkin.engines.executors.workers import Workers
+from fedkin.engines.facts import facts_of
 from fedkin.engines.privacy import keyed
 from fedkin.engines.rounds import Engine
 from fedkin.engines.setup import Setup
@@ -20,7 +20,6 @@ from fedkin.engines.site import LocalSite
 from fedkin.engines.states import BytesStates
 from fedkin.engines.transport import BytesTransport, Observer, Transport
 from fedkin.errors import ConfigError
-from fedkin.federation import Federation
 from fedkin.learning.devices import opened
 
 
@@ -49,8 +48,7 @@ class LocalEngine(Engine):
         )  # fmt: skip
         if transport is None and self.through_bytes:
             transport = BytesTransport(setup.seed)
-        roster = Roster.of(setup.federation)
-        super().__init__(setup, roster, site, transport=transport, observers=observers, forgery=forgery)
+        super().__init__(setup, setup.federation, site, transport=transport, observers=observers, forgery=forgery)
 
     def make_executor(self, setup: Setup) -> Executor:
         """Return the executor of local work."""
@@ -62,11 +60,6 @@ class LocalEngine(Engine):
 
     def facts(self) -> dict[str, Any]:
         return facts_of(self.setup.federation)
-
-    @property
-    def federation(self) -> Federation:
-        """The clients of the current round."""
-        return self.setup.federation.at(max(self.server.round, 1))
 
 
 class LoopbackEngine(LocalEngine):

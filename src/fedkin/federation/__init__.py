@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from fedkin.federation.federation import Federation
 from fedkin.federation.inputs import Inputs
+from fedkin.federation.roster import AnyRoster, Entry, Roster
 from fedkin.federation.samples import Change, Client, Samples, Scale, constant
 from fedkin.tasks import Task
 
-__all__ = ["Change", "Client", "Federation", "Inputs", "Samples", "Scale", "Task", "constant"]
+__all__ = [
+    "AnyRoster", "Change", "Client", "Entry", "Federation", "Inputs", "Roster", "Samples", "Scale", "Task", "constant",
+]  # fmt: skip

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterator, Mapping, Sequence
-from copy import copy
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from html import escape
@@ -19,6 +18,7 @@ from fedkin.errors import DataError
 from fedkin.federation.arrays import clients_of, is_finite
 from fedkin.federation.datasets import clients_of_datasets
 from fedkin.federation.inputs import codes_in, parts, shape_of
+from fedkin.federation.roster import Roster
 from fedkin.federation.samples import Change, Client, Samples, Scale, hash_of
 from fedkin.tasks import Kind, Task
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 _SHOWN = 20
 
 
-class Federation(Mapping[str, Client]):
-    """Clients by id, for one task.
+class Federation(Roster[Client]):
+    """Clients by id with their samples, for one task.
 
     Raises DataError, naming the client, for an id that is empty or used twice, a client without training
     samples, inputs whose shape differs from the task's, labels outside 0..classes-1, or values that are not finite.
@@ -43,44 +43,39 @@ class Federation(Mapping[str, Client]):
     >>> {id: client.size for id, client in fed.items()}
     {'a': 2, 'b': 2}
 
-    encoding, target: how columns became inputs, and what the targets mean, if the clients were made from a table.
+    seen, unseen, planted: see `Roster`. encoding, target: how columns became inputs, and what the targets mean, if the
+    clients were made from a table.
     """
 
     encoding: Encoding | None = None
     target: Target | None = None
 
     def __init__(self, clients: Sequence[Client], task: Task, name: str = "federation") -> None:
-        self._clients: dict[str, Client] = {}
-        self.task, self.name = task, name
+        by_id: dict[str, Client] = {}
         if clients and not task.codes:
-            self.task = task = replace(task, codes=codes_in(clients[0].train.x, clients[0].train.scale is not None))
+            task = replace(task, codes=codes_in(clients[0].train.x, clients[0].train.scale is not None))
         for client in clients:
             _check_id(client.id)
-            if client.id in self._clients:
+            if client.id in by_id:
                 raise DataError(f"two clients have the id {client.id!r}: ids must differ")
-            self._clients[client.id] = client
-        if not self._clients:
+            by_id[client.id] = client
+        if not by_id:
             raise DataError("a federation needs at least one client")
         checked: set[tuple[int, int]] = set()
-        for client in self._clients.values():
+        for client in by_id.values():
             _check_presence(client)
             _check_changes(client)
             for now in client.phases:
                 _check_samples(client.id, "training", now.train, task, checked)
                 _check_samples(client.id, "test", now.test, task, checked)
-        if not any(client.seen for client in self._clients.values()):
+        super().__init__(by_id, task, name)
+        if not self.seen:
             raise DataError("no client takes part: all of them are unseen")
 
     def __getitem__(self, id: str) -> Client:
         if id not in self._clients:
             raise KeyError(f"{id!r} is no client; ids are texts, such as {next(iter(self))!r}")
         return self._clients[id]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._clients)
-
-    def __len__(self) -> int:
-        return len(self._clients)
 
     def __repr__(self) -> str:
         task = f"{self.task.classes} classes" if self.task.labels else f"{self.task.kind} of {self.task.outputs}"
@@ -95,33 +90,6 @@ class Federation(Mapping[str, Client]):
         more = f"<p>and {len(self) - _SHOWN:,} more clients</p>" if len(self) > _SHOWN else ""
         heads = "".join(f"<th>{head}</th>" for head in ("client", "training samples", "test samples", "planted group"))
         return f"<p>{escape(repr(self))}</p><table><tr>{heads}</tr>{rows}</table>{more}"
-
-    @property
-    def seen(self) -> tuple[str, ...]:
-        """Ids of the clients that take part, sorted."""
-        return tuple(sorted(id for id, client in self.items() if client.seen))
-
-    @property
-    def unseen(self) -> tuple[str, ...]:
-        """Ids of the clients that are only evaluated, sorted."""
-        return tuple(sorted(id for id, client in self.items() if not client.seen))
-
-    def at(self, round: int) -> Federation:
-        """The federation in this round: the present clients and their current samples; self if nothing ever changes."""
-        if all(client.still for client in self.values()):
-            return self
-        here = [client.at(round) for client in self.values() if client.here(round) or not client.seen]
-        if not any(client.seen for client in here):
-            raise DataError(f"round {round}: no client is there: none has joined yet, or all have left")
-        now = copy(self)
-        now._clients = {client.id: client for client in here}
-        return now
-
-    @property
-    def planted(self) -> dict[str, str] | None:
-        """The planted group of every client, or None if any client's group is unknown."""
-        groups = {id: client.group for id, client in self.items() if client.group is not None}
-        return groups if len(groups) == len(self) else None
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedkin.codec import Tree
-from fedkin.federation import Federation
+from fedkin.federation import AnyRoster
 from fedkin.federation.inputs import concatenated
 from fedkin.flow import ClientFlow, Fit, Params
 from fedkin.learning.augment import Augment
@@ -64,7 +64,7 @@ class FedClassAvg(FedSim):
     predict: Literal["shared", "own"] = "own"
     augment: Augment = Augment()
 
-    def check(self, federation: Federation) -> None:
+    def check(self, federation: AnyRoster) -> None:
         self.augment.check(federation.task)
 
     def trained(self, client: ClientView, params: Params) -> ClientFlow[Params]:

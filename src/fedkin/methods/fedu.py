@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field
 
 from fedkin import graph
-from fedkin.federation import Federation
+from fedkin.federation import AnyRoster
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.forms import NET
 from fedkin.learning.aggregate import weighted_mean
@@ -62,7 +62,7 @@ class FedU(ServerMethod):
     welcome_steps: int = Field(10, ge=0)
     graph: StatedGraph = StatedGraph()
 
-    def check(self, federation: Federation) -> None:
+    def check(self, federation: AnyRoster) -> None:
         stage_settings.needs_planted(federation, control=self.graph.control, source=self.graph.source)
         if self.neighbours == "all":
             stage_settings.check_size(len(federation.seen), "method.neighbours: 'all'", "take 'answered'")

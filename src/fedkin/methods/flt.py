@@ -38,7 +38,7 @@ from torch import Tensor, nn
 
 from fedkin import graph
 from fedkin.errors import ConfigError, imported
-from fedkin.federation import Federation, Samples
+from fedkin.federation import AnyRoster, Samples
 from fedkin.federation.samples import hash_of
 from fedkin.flow import Ask, ClientFlow, Fit, Infer, Mean, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.forms import COUNT, NET, Flag, Number, Shaped, Sums, Upto
@@ -143,7 +143,7 @@ class EncoderSettings(Settings):
         title = f"pretraining the encoder on {dataset.name}"
         return encoders.pretrained(net, samples, self.training(self.epochs), self.seed, view, title), sums
 
-    def check(self, federation: Federation) -> None:
+    def check(self, federation: AnyRoster) -> None:
         """Raise ConfigError for inputs that the encoder cannot take."""
         how = "choose a method that groups clients without an encoder: method.name = 'ifca' or 'cfl'"
         shape = federation.task.numbers("method.encoder", how)
@@ -251,7 +251,7 @@ class Taskonomy(ServerMethod):
     if TYPE_CHECKING:
         graph: GraphSettings = GraphSettings()  # a setting of each method
 
-    def check(self, federation: Federation) -> None:
+    def check(self, federation: AnyRoster) -> None:
         stage_settings.needs_planted(federation, control=self.graph.control)
         # Case I and the controls compare all pairs of clients.
         if self.average != "groups":
@@ -685,7 +685,7 @@ class Flt(Taskonomy):
     encoder: EncoderSettings = EncoderSettings()
     graph: RelatednessSettings = RelatednessSettings()
 
-    def check(self, federation: Federation) -> None:
+    def check(self, federation: AnyRoster) -> None:
         super().check(federation)
         groups, clients = self.graph.groups, len(federation.seen)
         if isinstance(groups, int) and groups > clients:

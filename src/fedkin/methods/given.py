@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from fedkin.errors import ConfigError, nearest
-from fedkin.federation import Federation
+from fedkin.federation import AnyRoster
 from fedkin.flow import Ask, ClientFlow, Fit, Mean, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.forms import COUNT, NET
 from fedkin.graph import Graph, canonical
@@ -54,7 +54,7 @@ class Given(ServerMethod):
             raise ValueError(f"groups: client {twice[0]!r} is there twice; expected one group, or near, for each")
         return self
 
-    def check(self, federation: Federation) -> None:
+    def check(self, federation: AnyRoster) -> None:
         """Raise ConfigError for an id that belongs to no client."""
         ids_of = {
             "groups": [id for members in self.groups.values() for id in members],

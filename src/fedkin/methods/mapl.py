@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 from fedkin import graph
 from fedkin.codec import Tree
-from fedkin.federation import Federation, Task
+from fedkin.federation import AnyRoster, Task
 from fedkin.federation.inputs import concatenated
 from fedkin.flow import ClassVectors, Fit, Message, Params, PeerFlow, PeerMethod, Share
 from fedkin.forms import COUNT, HEAD, Each, Fields, Flag, Number, Shaped, Weights
@@ -183,7 +183,7 @@ class Mapl(PeerMethod):
     graph: CollaborationSettings = CollaborationSettings()
     augment: Augment = Augment()
 
-    def check(self, federation: Federation) -> None:
+    def check(self, federation: AnyRoster) -> None:
         self.augment.check(federation.task)
 
     def equip(self, net: Net, task: Task, key: int) -> Net:

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from fedkin.errors import ConfigError
-from fedkin.federation import Federation
+from fedkin.federation import AnyRoster
 from fedkin.flow import Ask, ClientFlow, Infer, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.forms import Integer, Sums
 from fedkin.learning.net import Net
@@ -72,7 +72,7 @@ class Mixed(ServerMethod):
 
     slopes: Literal["none", "common", "each"] = "common"
 
-    def check(self, federation: Federation) -> None:
+    def check(self, federation: AnyRoster) -> None:
         task = federation.task
         if task.kind != "regression" and not (task.labels and task.classes == 2):
             raise ConfigError("mixed: it is for regression, risk, or two classes; take kin or local for other tasks")

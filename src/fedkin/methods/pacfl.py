@@ -18,7 +18,7 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 from torch import Tensor
 
-from fedkin.federation import Federation
+from fedkin.federation import AnyRoster
 from fedkin.flow import Ask, Message, ServerFlow, phase
 from fedkin.forms import Shaped, Upto
 from fedkin.methods.blocks.clusters import Clustered, mean_of_clusters, numbered_by_size
@@ -51,7 +51,7 @@ class Pacfl(Clustered):
     measure: Literal["smallest", "sum"] = "smallest"
     linkage: Literal["average", "single", "complete"] = "average"
 
-    def check(self, federation: Federation) -> None:
+    def check(self, federation: AnyRoster) -> None:
         how = "choose a method that groups clients by their models: ifca or cfl"
         federation.task.numbers("method.name: 'pacfl'", how)
 

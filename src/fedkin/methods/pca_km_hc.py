@@ -16,7 +16,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedkin import graph
-from fedkin.federation import Federation, Samples
+from fedkin.federation import AnyRoster, Samples
 from fedkin.federation.samples import hash_of
 from fedkin.flow import Ask, Message, ServerFlow, phase
 from fedkin.forms import COUNT, Shaped, Upto
@@ -50,7 +50,7 @@ class PcaKmHc(flt.Taskonomy, SigningMethod):
     regroup_changed: int | None = Field(None, ge=1)
     graph: ClassVar[flt.GraphSettings] = flt.GraphSettings()  # type: ignore[misc]
 
-    def check(self, federation: Federation) -> None:
+    def check(self, federation: AnyRoster) -> None:
         super().check(federation)
         instead = "choose a method that groups clients by their models: method.name = 'ifca' or 'cfl'"
         federation.task.numbers("method.name: 'pca-km-hc'", instead)

@@ -28,7 +28,7 @@ from torch.nn import functional as F
 from fedkin import graph
 from fedkin.codec import Tree
 from fedkin.errors import ConfigError
-from fedkin.federation import Federation
+from fedkin.federation import AnyRoster
 from fedkin.flow import Ask, ClassVectors, ClientFlow, Fit, Infer, Message, Params, ServerFlow, phase
 from fedkin.forms import BODY, COUNT, HEAD, Fields, Integers, Shaped
 from fedkin.keys import rng
@@ -143,7 +143,7 @@ class SfmtlGraph(SigningMethod):
     anchor_rate: float = Field(0.5, gt=0, le=1)
     graph: GraphSettings = GraphSettings()
 
-    def check(self, federation: Federation) -> None:
+    def check(self, federation: AnyRoster) -> None:
         stage_settings.needs_planted(federation, control=self.graph.control, groups=self.graph.groups)
 
     def start(self, server: ServerView) -> None:

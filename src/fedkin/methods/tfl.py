@@ -21,7 +21,7 @@ from scipy import special
 from torch import Tensor
 
 from fedkin import graph
-from fedkin.federation import Federation
+from fedkin.federation import AnyRoster
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
 from fedkin.forms import NET
 from fedkin.methods.blocks import stage_settings
@@ -94,7 +94,7 @@ class Tfl(Minimax):
     divergence: Literal["euclidean", "kl"] = Field("euclidean", json_schema_extra=one_of("euclidean", "kl"))
     graph: Topology = Topology()
 
-    def check(self, federation: Federation) -> None:
+    def check(self, federation: AnyRoster) -> None:
         stage_settings.needs_planted(federation, control=self.graph.control)
         if self.graph.clusters is None:
             stage_settings.check_size(len(federation.seen), "method.graph", "set method.graph.clusters")

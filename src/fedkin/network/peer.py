@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, ClassVar
 
-from fedkin.engines.client_list import Entry, Roster
 from fedkin.engines.executors.jobs import Modules, OneByOne
 from fedkin.engines.failures import TooFew
 from fedkin.engines.ledger import Page
@@ -20,7 +19,7 @@ from fedkin.engines.rounds import Engine
 from fedkin.engines.setup import Setup
 from fedkin.engines.site import LocalSite
 from fedkin.engines.transport import Envelope, Inbox, Validator
-from fedkin.federation import Client
+from fedkin.federation import Client, Entry, Roster
 from fedkin.flow import Message, PeerMethod
 from fedkin.graph import network
 from fedkin.learning.devices import opened

@@ -15,14 +15,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from threading import Condition, Thread
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictBool, StrictStr
 
-from fedkin.engines.client_list import Entry, Roster, times_of
+from fedkin.engines.facts import times_of
 from fedkin.engines.setup import Setup
 from fedkin.errors import ConfigError, DataError, MethodError, RunError, first_few
-from fedkin.federation import Client, Federation
+from fedkin.federation import Client, Entry, Federation, Roster
 from fedkin.federation.samples import Absence
 from fedkin.federation.summaries import ColumnTypes, SharedEncoding, TableSummary, agree, common_columns, unlike_targets
 from fedkin.federation.table_encoding import Reading
@@ -232,7 +232,7 @@ class Registration:
 
     # -- waiting for clients --------------------------------------------------------------------------------------
 
-    def wait(self, stopping: Callable[[], bool] = lambda: False) -> Roster:
+    def wait(self, stopping: Callable[[], bool] = lambda: False) -> Roster[Entry]:
         """Return the roster once all clients are there; raises RunError if `stopping` returns True before.
 
         In a resumed run all clients are known: wait for one of them without limit, and then for the others for at most
@@ -298,7 +298,7 @@ class Registration:
         after = self.network.begin_after
         return math.inf if after is None else time.monotonic() + after
 
-    def roster(self) -> Roster:
+    def roster(self) -> Roster[Entry]:
         """Return the roster of the clients, as they described themselves."""
         assert self.setup is not None
         members = [(id, one) for id, one in sorted(self.members.items()) if one.first.seen or not one.left]
@@ -697,7 +697,7 @@ class Registration:
         try:
             entries = {id: Entry(True, 1, member.now.n_train, None) for id, member in self.members.items()}
             entries[name] = Entry(hello.seen, 1, hello.about.n_train, None)
-            self.setup.method.check(cast(Federation, Roster(entries, self.setup.task)))
+            self.setup.method.check(Roster(entries, self.setup.task))
         except ConfigError as error:
             return f"method {self.setup.method.name!r} cannot take it in: {error_text(error)}"
         return ""

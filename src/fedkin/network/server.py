@@ -10,7 +10,6 @@ from functools import cache
 from typing import Any, ClassVar
 
 from fedkin.engines.accounting import Work
-from fedkin.engines.client_list import Roster
 from fedkin.engines.failures import Failure, TooFew
 from fedkin.engines.results import Missing, Outcome, Score, Undelivered
 from fedkin.engines.rounds import Engine
@@ -18,6 +17,7 @@ from fedkin.engines.setup import Setup
 from fedkin.engines.site import Site
 from fedkin.engines.transport import Validator
 from fedkin.errors import MethodError, RunError, first_few
+from fedkin.federation import Entry, Roster
 from fedkin.flow import Message
 from fedkin.learning.metrics import LARGEST
 from fedkin.network.consent import largest_message
@@ -231,8 +231,9 @@ class NetworkEngine(Engine):
     site: NetworkSite
 
     def __init__(
-        self, setup: Setup, roster: Roster, registration: Registration, status: StatusFile, stopping: Callable[[], bool]
-    ) -> None:
+        self, setup: Setup, roster: Roster[Entry], registration: Registration, status: StatusFile,
+        stopping: Callable[[], bool],
+    ) -> None:  # fmt: skip
         self.registration, self.status = registration, status
         status.rounds = setup.training.rounds
         super().__init__(setup, roster, NetworkSite(setup, registration, stopping))

@@ -18,8 +18,7 @@ from fedkin.learning.metrics import Measure, pooled
 from fedkin.tasks import METRICS, Metric, Task
 
 if TYPE_CHECKING:
-    from fedkin.engines.client_list import Roster
-    from fedkin.federation import Federation
+    from fedkin.federation import AnyRoster
     from fedkin.graph import Graph
 
 
@@ -111,7 +110,7 @@ def further(
     return rows
 
 
-def metric_figures(scores: Mapping[str, Score], clients: Federation | Roster) -> dict[str, Any]:
+def metric_figures(scores: Mapping[str, Score], clients: AnyRoster) -> dict[str, Any]:
     """Return `figures` under the metric's name; with unseen clients also their figures ("unseen") and the "gap".
 
     The entry under the metric's name is over the clients that take part. gap: the difference of the two means, above 0

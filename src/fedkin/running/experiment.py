@@ -21,11 +21,10 @@ from fedkin.data import Dataset
 from fedkin.data.scenarios import Scenario
 from fedkin.data.sources import SOURCES, Source
 from fedkin.engines import ENGINES, Faults, Privacy, Setup
-from fedkin.engines.client_list import Roster
 from fedkin.engines.failures import method_errors
 from fedkin.engines.setup import EngineSettings, check_calls
 from fedkin.errors import ConfigError, nearest
-from fedkin.federation import Federation
+from fedkin.federation import AnyRoster, Federation
 from fedkin.flow import AnyMethod
 from fedkin.keys import key
 from fedkin.learning.devices import Precision, check_precision, opened
@@ -133,7 +132,7 @@ def without_none(value: Any) -> Any:
 
 
 def nets_for(
-    model: Model, federation: Federation | Roster, seed: int, dtype: torch.dtype, precision: Precision = "float32"
+    model: Model, federation: AnyRoster, seed: int, dtype: torch.dtype, precision: Precision = "float32"
 ) -> tuple[Net, dict[str, Net] | None]:
     """Return the server's net, and each client's own net (None if all clients have the server's net).
 

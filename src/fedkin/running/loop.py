@@ -14,7 +14,7 @@ from fedkin._version import __version__
 from fedkin.analysis.embeddings import measure
 from fedkin.engines import ENGINES, Engine, Outcome, Score, Setup
 from fedkin.engines.accounting import Clock
-from fedkin.engines.client_list import facts_of
+from fedkin.engines.facts import facts_of
 from fedkin.engines.failures import TooFew, method_errors
 from fedkin.errors import IN_PYTHON, ConfigError, RunError
 from fedkin.federation import Federation

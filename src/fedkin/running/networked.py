@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import Event
-from typing import Any, cast
+from typing import Any
 
 import tomli_w
 
@@ -16,11 +16,10 @@ from fedkin.data.own import OwnTable
 from fedkin.data.sources.folder import Folder
 from fedkin.data.sources.tables import TableSource
 from fedkin.data.table_files import CsvFormat
-from fedkin.engines.client_list import Entry, Roster
 from fedkin.engines.ledger import Ledger
 from fedkin.engines.setup import Setup
 from fedkin.errors import ConfigError, DataError, RunError
-from fedkin.federation import Client, Federation
+from fedkin.federation import Client, Entry, Federation, Roster
 from fedkin.federation.summaries import ColumnTypes, SharedEncoding
 from fedkin.flow import AnyMethod, Params, PeerMethod
 from fedkin.learning.metrics import MEASURES
@@ -106,7 +105,7 @@ def check_members(experiment: Experiment, join: Join) -> None:
         )
     if isinstance(experiment.method, Given):
         roster = Roster(dict.fromkeys(names, Entry(True, 1, 0, None)), Task(2, (1,)))
-        experiment.method.check(cast(Federation, roster))
+        experiment.method.check(roster)
 
 
 def _check_server(method: AnyMethod, server: str) -> None:
@@ -268,7 +267,7 @@ def serve(
                 roster = registration.wait(stopping)
                 assert registration.setup is not None
                 setup = replace(registration.setup, engine=run, public=public_from(root))
-                setup.method.check(cast(Federation, roster))
+                setup.method.check(roster)
                 setup.training.count(len(roster.seen))
                 engine = NetworkEngine(setup, roster, registration, status, stopping=stopping)
                 result = execute(

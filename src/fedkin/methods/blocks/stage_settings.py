@@ -12,7 +12,7 @@ from scipy import sparse
 
 from fedkin import graph
 from fedkin.errors import ConfigError
-from fedkin.federation import Federation
+from fedkin.federation import AnyRoster
 from fedkin.settings import Settings
 from fedkin.views import ServerView
 
@@ -86,7 +86,7 @@ class ControlledGraph(Settings):
         return np.asarray(result.toarray() if sparse.issparse(result) else result, dtype=np.float64)
 
 
-def needs_planted(federation: Federation, **stages: str | None) -> None:
+def needs_planted(federation: AnyRoster, **stages: str | None) -> None:
     """Raise ConfigError, naming the setting, when a stage needs planted groups that are not known.
 
     stages: by name in [method.graph], the stage that is set; "oracle" and "planted" need the planted groups.
