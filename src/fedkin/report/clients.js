@@ -2,12 +2,6 @@
 const TEST = `Test ${METRIC.title}`;
 const TICKS = METRIC.share ? ".1%" : ".4~g";
 
-function shares() {
-  const packed = run().clients;
-  packed.table ??= words(packed.share);
-  return packed;
-}
-
 // A client's metric in run `one` at each kept round: [rounds, values].
 function valuesOf(one, client) {
   one.clients.table ??= words(one.clients.share);

@@ -64,13 +64,6 @@ function many(count, word) {
   return `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
 }
 
-function megabytes(count) {
-  for (const [unit, size] of [["GB", 1e9], ["MB", 1e6], ["kB", 1e3]]) {
-    if (count >= size) return `${(count / size).toFixed(1)} ${unit}`;
-  }
-  return count ? `${count.toFixed(0)} B` : "0";
-}
-
 // Rounds of a recorded graph: an unchanged graph is not recorded again.
 function roundsOf({ round, until }) {
   return until > round ? `rounds ${round} to ${until}` : `round ${round}`;

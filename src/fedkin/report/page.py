@@ -19,6 +19,8 @@ from fedkin.report.words import LOCAL
 Data = Mapping[str, Any]
 
 ADVICE = "advice.json"
+# What the scripts read of the data.
+_EMBEDDED = ("federations", "methods", "metric", "runs", "seeds", "shown", "student")
 _SCRIPTS = ("page.js", "curves.js", "clients.js", "graph.js", "analyses.js", "start.js")
 
 
@@ -35,8 +37,9 @@ def page(data: Data, answer: dict[str, Any] | None = None) -> str:
         silent=[titles[row["label"]] for row in data["table"] if not row["bytes_sent"] or not row["bytes_sent"][0]],
         missing=missing_tables(data["missing"], titles), facts=list({**again["versions"], **again["machine"]}.items()),
         runs_heads=("method", *keys[1:]), runs_rows=[[_text(run[key]) for key in keys] for run in again["runs"]],
-        runs="1 run" if len(runs) == 1 else f"{len(runs)} runs", embedded=embedded(data), plotly=library(),
-        unpack=unpacking(), script="\n".join(map(file_text, _SCRIPTS)),
+        runs="1 run" if len(runs) == 1 else f"{len(runs)} runs", plotly=library(),
+        embedded=embedded({name: data[name] for name in _EMBEDDED}), unpack=unpacking(),
+        script="\n".join(map(file_text, _SCRIPTS)),
     )  # fmt: skip
 
 
