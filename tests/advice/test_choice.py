@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedkin.advice.candidates import alike, coefficients_of, grouped
+from fedkin.advice.candidates import alike, coefficients_of, grouped, shapes_of
 from fedkin.advice.choice import (
     INFLATED,
     LEVEL,
@@ -125,6 +125,20 @@ def test_coefficients_find_who_has_the_same_slopes_whatever_the_base_rate() -> N
     labels = grouped(each)
     assert labels["a"] == labels["c"] != labels["b"] == labels["d"]
     assert alike(each)["a"] == ("c",)
+
+
+def test_clients_that_differ_by_degrees_inside_clean_groups_are_a_candidate_of_their_own() -> None:
+    rng = np.random.default_rng(0)
+
+    def drawn(client: int) -> Samples:
+        y = rng.integers(0, 4, 100)
+        x = np.eye(4)[y] * 4 + rng.normal(size=(100, 4)) + rng.normal(size=(4, 4))[y]
+        return Samples(torch.from_numpy(x.astype(np.float32)), torch.from_numpy(3 - y if client % 2 else y))
+
+    shapes, _ = shapes_of({f"c{place:02}": drawn(place) for place in range(16)}, Task(4, (4,)), 0)
+    assert shapes["branches"].groups == tuple(tuple(f"c{place:02}" for place in range(odd, 16, 2)) for odd in (0, 1))
+    assert shapes["branches-heads"] == shapes["branches"]
+    assert shapes["tests"] not in (shapes["branches"], shapes["all"])
 
 
 def test_coefficients_of_a_separable_client_are_finite() -> None:

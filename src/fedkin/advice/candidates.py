@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -134,15 +134,18 @@ def _without_intercept(information: Array) -> Array:
 
 
 # Candidates with a head for each client, each with the candidate that defines who shares a model.
-HEADS = {"all-heads": "all", "tests-heads": "tests"}
+HEADS = {"all-heads": "all", "branches-heads": "branches", "tests-heads": "tests"}
+_BRANCHES = f"{SHARING['groups']} whose clients differ only by degrees"
 _TESTED = f"{SHARING['groups']} that no test tells apart"
 # From simple to complex: of candidates that cannot be told apart, the first one is chosen.
 CANDIDATES = {
     "local": SHARING["alone"],
     "all": SHARING["all"],
+    "branches": _BRANCHES,
     "tests": _TESTED,
     "coefficients": f"{SHARING['groups']} of equal coefficients of a linear model",
     "all-heads": f"{SHARING['all']}, with a head for each client",
+    "branches-heads": f"{_BRANCHES}, with a head for each client",
     "tests-heads": f"{_TESTED}, with a head for each client",
     "neighbours": "a mean of models for each client, with those whose coefficients cannot be told from its own",
 }
@@ -185,9 +188,9 @@ class Shape:
         return Shape(tuple(sorted(groups)), tuple(sorted(near)), self.differs)
 
     @classmethod
-    def of_labels(cls, labels: Mapping[str, int], differs: Sequence[str]) -> Shape:
-        """Make a shape from the number of each client's group; groups of one client are dropped."""
-        members: dict[int, list[str]] = {}
+    def of_labels(cls, labels: Mapping[str, Hashable], differs: Sequence[str]) -> Shape:
+        """Make a shape from the label of each client's group; groups of one client are dropped."""
+        members: dict[Hashable, list[str]] = {}
         for id, label in labels.items():
             members.setdefault(label, []).append(id)
         groups = [tuple(sorted(ids)) for ids in members.values() if len(ids) > 1]
@@ -201,7 +204,7 @@ def shapes_of(samples: Mapping[str, Samples], task: Task, seed: int) -> tuple[di
     missing: list[str] = []
     if len(ids) < 2:
         return shapes, missing
-    shapes["tests"] = _tested(samples, task, seed)
+    shapes |= _tested(samples, task, seed)
     if limit := _why_no_coefficients(len(ids), task):
         missing.append(f"coefficients and neighbours: only for {limit}")
     else:
@@ -229,8 +232,8 @@ def _by_coefficients(coefficients: Mapping[str, Coefficients]) -> dict[str, Shap
     return shapes
 
 
-def _tested(samples: Mapping[str, Samples], task: Task, seed: int) -> Shape:
-    """Groups found by the tests of `fedkin.graph.find`, as in `kin`."""
+def _tested(samples: Mapping[str, Samples], task: Task, seed: int) -> dict[str, Shape]:
+    """The candidates "branches" and "tests": the levels between one model and none that `kin` tries."""
     data = {id: arrays_of(samples[id], task) for id in sorted(samples)}
     plan = Plan.of(
         [Spread.of(*arrays, per_feature=has_columns(task)) for arrays in data.values()],
@@ -238,7 +241,11 @@ def _tested(samples: Mapping[str, Samples], task: Task, seed: int) -> Shape:
     )  # fmt: skip
     signed = {id: sign(plan, *arrays) for id, arrays in data.items()}
     verdicts = find_groups(signed, _TESTS_ALPHA, SMALLEST_DIFFERENCE, key(seed, "advice", "tests") >> 32)
-    return Shape.of_labels(verdicts.groups, _differs(verdicts))
+    groups, differs = verdicts.groups, _differs(verdicts)
+    spreads = verdicts.evidence.branches(groups)
+    # A group that is below no spread is its own branch.
+    branches = {id: (spreads[group], group if spreads[group] is None else None) for id, group in groups.items()}
+    return {"branches": Shape.of_labels(branches, differs), "tests": Shape.of_labels(groups, differs)}
 
 
 def _differs(verdicts: Verdicts) -> list[str]:
