@@ -62,6 +62,22 @@ def spread(logs: Array, slopes: str) -> Array:
     return np.r_[np.full(3, np.exp(logs[0]) if slopes == "common" else 0.0), np.exp(logs[-1])]
 
 
+# MixedLM of statsmodels 0.15 on the pooled rows of `world`: REML, exog_re the ones or all columns with `free` diagonal.
+STATSMODELS = {
+    "none": ([1.0938866, -2.3124332, 0.4234861, 3.5242373], 1.7849349, [0, 0, 0, 0.4540177]),
+    "each": ([1.0532786, -1.9534315, 0.5639254, 3.4613488], 1.0980615, [0.1234410, 0.3828817, 0.2059869, 0.8483530]),
+}
+
+
+@pytest.mark.parametrize("slopes", STATSMODELS)
+def test_a_fit_from_sums_is_that_of_statsmodels(slopes: Literal["none", "each"]) -> None:
+    fit = reml(sites(world()), slopes)
+    beta, sigma2, ratios = STATSMODELS[slopes]
+    np.testing.assert_allclose(fit.beta, beta, rtol=1e-4)
+    np.testing.assert_allclose(fit.sigma2, sigma2, rtol=1e-4)
+    np.testing.assert_allclose(fit.ratios, ratios, rtol=1e-4)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("slopes", ["none", "common", "each"])
 def test_a_fit_from_sums_is_the_fit_on_pooled_rows(slopes: Literal["none", "common", "each"]) -> None:
