@@ -93,7 +93,7 @@ def test_names_classes_objects_and_controls_on_a_federation(tmp_path: Path) -> N
     again = fedkin.compare(federation, methods, seeds=[0, 1], **FEW, out=tmp_path / "c")
     assert again.rows == found.rows
     assert written == {path: path.stat().st_mtime_ns for path in (tmp_path / "c").glob("*/rounds.jsonl")}
-    with pytest.raises(RunError, match=r"plan.json differs from what to compare"):
+    with pytest.raises(RunError, match=r"plan.json differs from what to compare: it has seeds \[0, 1\], not \[0\]"):
         fedkin.compare(federation, methods, seeds=[0], **FEW, out=tmp_path / "c")
 
 

@@ -150,9 +150,12 @@ def check_plan(folder: Path | None, plan: PlanFile) -> None:
     _check_once("seeds", plan.seeds)
     if folder is None or not (folder / "experiment.toml").exists() or not (folder / "plan.json").exists():
         return
-    if read_json(folder / "plan.json") != plan.to_json():
+    before, now = read_json(folder / "plan.json"), plan.to_json()
+    if before != now:
+        other = [f"{name} {before.get(name)}, not {value}" for name, value in now.items() if before.get(name) != value]
         raise RunError(
-            f"{folder / 'plan.json'} differs from what to {plan.command}: it must be the same in every option"
+            f"{folder / 'plan.json'} differs from what to {plan.command}: it has {'; '.join(other)}; choose another "
+            "folder, or the same options"
         )
 
 
