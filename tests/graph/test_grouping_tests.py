@@ -172,6 +172,23 @@ def test_newcomers_find_their_group() -> None:
         place(signed(data, seed=5)[0], found)
 
 
+def test_newcomers_may_differ_from_a_group_as_much_as_its_members_do() -> None:
+    """Of newcomers like 16 members that were merged although they differ, one in 17 fits worse than all of them."""
+    fits = rejected = 0
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        data = [(x + 0.2 * rng.normal(size=(5, 8))[y], y) for x, y in mixture(rng, [300] * 22)]
+        *every, stranger = signed([*data[:21], (-data[21][0], data[21][1])], seed)
+        found = find(every[:16], least=0.1)
+        assert found.verdicts == ("same",)
+        seen = [place(one, found) for one in every[16:]]
+        fits += sum(one.group == 0 for one in seen)
+        rejected += sum(one.p[0] < found.alpha for one in seen)
+        assert place(stranger, found).group is None
+    assert rejected >= 15
+    assert fits >= 16
+
+
 @pytest.mark.slow
 def test_newcomers_of_shares_and_offsets() -> None:
     rng = np.random.default_rng(0)

@@ -49,7 +49,7 @@ class Verdicts:
     ids [n]; labels [n]: canonical, 0 is the largest group. verdicts: "same", "shares", "offsets" or "alone" for each
     group. tree: every tested node, a flat list of plain dicts, the root first: node, parent, children (numbers in the
     list), clients (ids), p (corrected p-value per test), rejected, cut (blocks used for the cut), verdict and group at
-    a leaf. profiles: one merged signature per group.
+    a leaf. profiles: one merged signature per group. signed [n]: the signatures.
 
     >>> import numpy as np
     >>> from fedkin.graph import Plan, Spread, find, sign
@@ -66,6 +66,7 @@ class Verdicts:
     verdicts: tuple[str, ...]
     tree: tuple[Mapping[str, Any], ...]
     profiles: tuple[Signature, ...]
+    signed: tuple[Signature, ...]
     alpha: float
     tests: int
     warnings: tuple[str, ...] = ()
@@ -85,13 +86,28 @@ class Verdicts:
         return {id: self.verdicts[label] for id, label in self.groups.items()}
 
     @cached_property
+    def weakest(self) -> tuple[float, ...]:
+        """For each group the smallest p-value of a member against the others (`member_p`); 1 for a client alone.
+
+        Of newcomers like a group's m members about one in m + 1 has a smaller one.
+        """
+        smallest = [1.0] * len(self.verdicts)
+        for row, group in enumerate(self.labels.tolist()):
+            others = [self.signed[other] for other in np.flatnonzero(self.labels == group) if other != row]
+            if others:
+                verdict = self.verdicts[group]
+                p = member_p(self.signed[row], _profile(others, verdict), verdict, 0.0)
+                smallest[group] = min(smallest[group], p)
+        return tuple(smallest)
+
+    @cached_property
     def evidence(self) -> Evidence:
         """The tree of tests as a graph records it (`Graph.evidence`)."""
         leaf = {id: node["node"] for node in self.tree if not node["children"] for id in node["clients"]}
         return Evidence.of(self.tree, leaf, self.alpha, self.warnings)
 
     def to_json(self) -> dict[str, Any]:
-        """All but the profiles, as plain data."""
+        """All but the signatures, as plain data."""
         groups = [
             {"group": g, "verdict": verdict, "meaning": MEANINGS[verdict], "size": len(self.members(g)),
              "members": list(self.members(g))}
@@ -203,7 +219,8 @@ def _verdicts(search: Search, ids: tuple[str, ...], signed: list[Signature], ord
         node["clients"] = [ids[row] for row in rows]
         node["group"] = int(labels[rows[0]]) if node["verdict"] else None
         tree.append(node)
-    return Verdicts(ids, labels, verdicts, tuple(tree), profiles, search.alpha, search.tests, _warnings(ids, signed))
+    warnings = _warnings(ids, signed)
+    return Verdicts(ids, labels, verdicts, tuple(tree), profiles, tuple(signed), search.alpha, search.tests, warnings)
 
 
 def _profile(members: list[Signature], verdict: str) -> Signature:
@@ -464,7 +481,9 @@ def place(signature: Signature, verdicts: Verdicts) -> Placement:
     """Test a new client against every group.
 
     A "same" group, or a client alone, is compared in every block; a "shares" group only in its class means; an
-    "offsets" group only in what remains of these without a shift of all classes.
+    "offsets" group only in what remains of these without a shift of all classes. A client belongs to the group of its
+    largest p-value if this is at least alpha, or at least that of the group's own weakest member
+    (`Verdicts.weakest`): members may differ by more than chance.
 
     >>> import numpy as np
     >>> from fedkin.graph import Plan, Spread, find, sign
@@ -477,10 +496,13 @@ def place(signature: Signature, verdicts: Verdicts) -> Placement:
     >>> place(sign(plan, rng.normal(size=(40, 6)) - 4), found).group is None
     True
     """
-    groups = zip(verdicts.profiles, verdicts.verdicts, strict=True)
+    groups = list(zip(verdicts.profiles, verdicts.verdicts, strict=True))
     p = tuple(member_p(signature, profile, verdict, verdicts.alpha) for profile, verdict in groups)
+    if max(p) < verdicts.alpha:
+        p = tuple(member_p(signature, profile, verdict, 0.0) for profile, verdict in groups)
     best = int(np.argmax(p))
-    return Placement(p, best if p[best] >= verdicts.alpha else None)
+    fits = p[best] >= verdicts.alpha or p[best] >= verdicts.weakest[best] > 0
+    return Placement(p, best if fits else None)
 
 
 def member_p(signature: Signature, group: Signature, verdict: str, alpha: float) -> float:
