@@ -27,7 +27,7 @@ from fedkin.methods import METHODS
 from fedkin.methods.blocks.pulled_head import Strength, pulled_heads, with_head
 from fedkin.methods.blocks.signatures import read_signature
 from fedkin.methods.fedavg import FedAvg
-from fedkin.methods.kin import Kin, alpha_of_search, best_candidate, held_out, in_proportion, leads_of
+from fedkin.methods.kin import Kin, alone, alpha_of_search, best_candidate, held_out, in_proportion, leads_of
 from fedkin.running.suites import SUITES
 from fedkin.testing import PROMISES, Checked
 from support import play, present, same, small_setup
@@ -58,6 +58,16 @@ def skewed(client: int) -> Draw:
         shares = np.random.default_rng(100 + client).dirichlet(np.full(4, 1.0))
         y = rng.choice(4, n, p=shares)
         return CENTRES[y] + rng.normal(size=(n, 5)), y
+
+    return draw
+
+
+def by_degrees(client: int) -> Draw:
+    """Classes with small shifts of its own; odd clients have other labels."""
+
+    def draw(rng: np.random.Generator, n: int) -> tuple[Any, Any]:
+        x, y = (swapped if client % 2 else common_draw)(rng, n)
+        return x + np.random.default_rng(50 + client).normal(size=(4, 5))[y] * 0.7, y
 
     return draw
 
@@ -250,6 +260,27 @@ def test_all_levels_train_in_the_first_half_and_one_in_the_second() -> None:
         if number != 4:  # then bodies of clients' own are tried too
             assert steps <= (2 if number <= 3 else 1)
     assert all(0 < kept[id] < len(c.train) for id, c in fed.items())
+
+
+def test_clients_that_differ_by_degrees_inside_clean_groups_share_a_branch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So do newcomers and unseen clients that differ from the others as these do from each other."""
+    founders = list(federation([by_degrees(place) for place in range(16)], n=80).values())
+    late = [client(f"late{place}", by_degrees(place), 80, 91 + place, joins=2 + place % 2) for place in (30, 31)]
+    unseen = [replace(client(f"new{place}", by_degrees(place), 80, 91 + place), seen=False) for place in (32, 33)]
+    others = [client("far-late", far, 80, 95, joins=3), replace(client("far", far, 80, 96), seen=False)]
+    engine = engine_of(Federation([*founders, *late, *unseen, *others], Task(4, (5,)), "kin"), Kin(), rounds=6)
+    play(engine, 1)
+    assert list(state(engine)["models"]) == ["all", "branches", "groups"]
+    assert len(members(engine)) > 4
+    monkeypatch.setattr("fedkin.methods.kin.best_candidate", lambda costs, sizes, levels: ("branches", 1))
+    monkeypatch.setattr("fedkin.methods.kin.SURE", math.inf)
+    play(engine, *range(2, 7))
+    even, odd = (engine.model(id) for id in ("c0", "c1"))
+    assert not same(even, odd)
+    for one in (*founders, *late, *unseen):
+        assert same(engine.model(one.id), odd if int(one.id.strip("clatenw")) % 2 else even)
+    assert alone(state(engine), "branches", "far-late")
+    assert same(engine.model("far"), even)
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 3])
@@ -545,11 +576,33 @@ def test_after_the_choice_newcomers_and_unseen_clients_have_heads_pulled_to_the_
         torch.testing.assert_close(head_of(own), head_of(with_head(shared, head)), rtol=0, atol=1e-6)
 
 
-def test_unseen_clients_of_no_group_get_the_mean_of_all() -> None:
-    engine = played_with_unseen(far)
-    models = state(engine)["models"]["groups"]
-    mean = {name: (models["0"][name] + models["1"][name]) / 2 for name in models["0"]}
-    torch.testing.assert_close(dict(engine.model("new")), mean)
+def near_swapped(rng: np.random.Generator, n: int) -> tuple[Any, Any]:
+    x, y = swapped(rng, n)
+    return x + 1, y
+
+
+def test_unseen_clients_of_no_group_get_the_model_of_the_nearest_client() -> None:
+    engine = played_with_unseen(near_swapped)
+    assert same(engine.model("new"), engine.model("c1"))
+
+
+def test_a_newcomer_of_no_group_is_alone_and_starts_from_the_model_of_the_nearest_client() -> None:
+    sent: dict[int, Any] = {}
+
+    def noted(envelope: Envelope) -> Message:
+        if (envelope.receiver, envelope.phase) == ("late", "train"):
+            sent[envelope.round] = envelope.message.params
+        return envelope.message
+
+    fed = federation([common_draw, swapped] * 4)
+    late = client("late", near_swapped, 80, 95, joins=2)
+    setup = small_setup(Kin(degrees="groups"), Federation([*fed.values(), late], fed.task))
+    engine = LocalEngine(setup, transport=Changing(noted))
+    engine.round(1)
+    shared = engine.model("c1")
+    engine.round(2)
+    assert same(sent[2], shared)
+    assert alone(state(engine), "groups", "late")
 
 
 def moving(fed: Federation, draw: Draw, number: int) -> Federation:

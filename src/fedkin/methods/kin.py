@@ -29,7 +29,7 @@ from torch import Tensor
 from fedkin.federation import Samples
 from fedkin.flow import Ask, ClientFlow, Fit, Infer, Message, Params, ServerFlow, phase
 from fedkin.forms import COUNT, HEAD, NET, Integer, Shaped
-from fedkin.graph import Graph, Verdicts
+from fedkin.graph import Graph, Verdicts, apart
 from fedkin.learning.aggregate import Rule
 from fedkin.learning.losses import per_sample
 from fedkin.learning.net import body_of, head_of
@@ -53,6 +53,7 @@ from fedkin.methods.blocks.signatures import (
     due,
     evidence_of,
     groups_joined,
+    signature_in,
     tests_of,
     unsigned,
     verdicts_of,
@@ -360,11 +361,12 @@ class Kin(SigningMethod):
             return offers
         state, level = server.state, list(server.state["models"])[-1]
         signed = yield from collect_signatures(server, server.state, sorted(ids))
+        near = nearest_models(state, level, signed)
         for id, number in nearest(server, signed, self).items():
             node = "all" if level == "all" else None if number is None else node_of(state, level, number)
-            if node in state["models"][level]:
-                message = Message(params=state["models"][level][node], alone=False, trial=False)
-                offers[id] = self._with_choice(server, message)
+            model = state["models"][level].get(node, near.get(id))
+            if model is not None:
+                offers[id] = self._with_choice(server, Message(params=model, alone=False, trial=False))
         return offers
 
 
@@ -618,23 +620,29 @@ def levels_of(state: dict[str, Any], degrees: str) -> list[str]:
 
 
 def _join(server: ServerView, ids: Sequence[str], method: Kin) -> None:
-    """Place newcomers in groups; no other client moves. A newcomer without a group is alone, with the common model."""
-    state, mean = server.state, common(server)
+    """Place newcomers in groups; no other client moves.
+
+    A newcomer without a group joins a branch (`near_branches`), or is alone. It starts from the nearest client's model.
+    """
+    state = server.state
     group, verdict, branch = dict(state["group"]), dict(state["verdict"]), dict(state["branch"])
-    models = {level: dict(nodes) for level, nodes in state["models"].items()}
+    signed = {id: state["signatures"][id] for id in ids}
+    joined, near = nearest(server, signed, method), near_branches(state, signed)
     free = max(map(int, verdict)) + 1
-    joined = nearest(server, {id: state["signatures"][id] for id in ids}, method)
     for id in by_content(ids, state["signatures"]):
         number = joined[id]
         if number is None:
             number, free = str(free), free + 1
-            verdict[number], branch[number] = "alone", number
+            verdict[number], branch[number] = "alone", near.get(id, number)
         elif verdict[number] == "alone":
             verdict[number] = "same"
         group[id] = number
-        for level in models:
-            models[level].setdefault(node_of({**state, "branch": branch}, level, number), mean)
-    state["group"], state["verdict"], state["branch"], state["models"] = group, verdict, branch, models
+    new = {**state, "group": group, "branch": branch}
+    for level, models in state["models"].items():
+        first = nearest_models(state, level, signed)
+        started = {node_of(new, level, group[id]): first.get(id, common(server)) for id in ids}
+        new["models"] = {**new["models"], level: {**started, **models}}
+    state["group"], state["verdict"], state["branch"], state["models"] = group, verdict, branch, new["models"]
     state["placed"] = {**state["placed"], **dict.fromkeys(ids, True)}
 
 
@@ -642,6 +650,40 @@ def nearest(server: ServerView, signed: Mapping[str, Tensor], method: Kin) -> di
     """Test these newcomers against every group; return {client id: its group, or None}."""
     group, placed = server.state["group"], server.state["placed"]
     return groups_joined(verdicts(server, [id for id in group if id not in placed], method), group, signed)
+
+
+def near_branches(state: dict[str, Any], signed: Mapping[str, Tensor]) -> dict[str, str]:
+    """{client id: the branch of its nearest client}, for newcomers that fit into a branch.
+
+    A newcomer fits if it is no further from this client than the branch's clients are from their nearest ones. Of
+    newcomers like a branch's m clients about one in m + 1 does not fit.
+    """
+    founders = by_content((id for id in state["group"] if id not in state["placed"]), state["signatures"])
+    branch = np.array([state["branch"][state["group"][id]] for id in founders])
+    signatures = [signature_in(state["signatures"][id]) for id in founders]
+    inside = np.where(branch[:, None] == branch, apart(signatures), math.inf)
+    np.fill_diagonal(inside, math.inf)
+    to_nearest = inside.min(1)
+    reach = {name: to_nearest[branch == name].max() for name in set(branch) if name.startswith("branch")}
+    near = {}
+    for id, distances in zip(signed, apart([signature_in(data) for data in signed.values()], signatures), strict=True):
+        client = int(distances.argmin())
+        if distances[client] <= reach.get(branch[client], -math.inf) < math.inf:
+            near[id] = str(branch[client])
+    return near
+
+
+def nearest_models(state: dict[str, Any], level: str, signed: Mapping[str, Tensor]) -> dict[str, Params]:
+    """{client id: the model of the nearest client that shares one at this level}; empty if nobody shares one."""
+    nodes, models = nodes_of(state, level), state["models"][level]
+    sharing = by_content(
+        (id for id in nodes if nodes[id] in models and not alone(state, level, id)), state["signatures"]
+    )
+    if not (sharing and signed):
+        return {}
+    signatures = [signature_in(state["signatures"][id]) for id in sharing]
+    distances = apart([signature_in(data) for data in signed.values()], signatures)
+    return {id: models[nodes[sharing[row.argmin()]]] for id, row in zip(signed, distances, strict=True)}
 
 
 def common(server: ServerView) -> Params:
