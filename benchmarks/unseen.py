@@ -1,7 +1,6 @@
 """How good are kin's models for clients that never took part? Where clients differ by degrees, a quarter are left out.
 
-    OMP_NUM_THREADS=1 FEDKIN_DATA=DATA python benchmarks/unseen.py unseen.jsonl            half an hour of one core
-    OMP_NUM_THREADS=1 FEDKIN_DATA=DATA python benchmarks/unseen.py unseen.jsonl --table    the table only
+    OMP_NUM_THREADS=1 FEDKIN_DATA=DATA python benchmarks/unseen.py unseen.jsonl    half an hour of one core
 
 Each run has the rate that was tuned for its method on the federation (stored with the suite), but for RATES. A run is
 one line of the file, so that a stopped command can be continued. The table has kin's mean over unseen clients in the
@@ -63,11 +62,9 @@ def lead(difference: Any) -> str:
 
 
 def table(means: Means) -> str:
-    """A row for each federation whose runs have ended."""
+    """A row for each federation."""
     rows = ["| federation | kin | " + " | ".join(METHODS[1:]) + " |", "| --- |" + " ---: |" * len(METHODS)]
     for name in DEGREES:
-        if not all((name, method, seed) in means for method in METHODS for seed in SEEDS):
-            continue
         kin, *others = (np.array([means[name, method, seed] for seed in SEEDS]) for method in METHODS)
         rows.append(f"| {name} | {kin.mean():.1f} | " + " | ".join(lead(kin - other) for other in others) + " |")
     return "\n".join(rows)
@@ -76,23 +73,21 @@ def table(means: Means) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("file", type=Path)
-    parser.add_argument("--table", action="store_true")
-    options = parser.parse_args()
+    file = parser.parse_args().file
     torch.set_num_threads(1)
-    text = options.file.read_text(encoding="utf-8") if options.file.exists() else ""
+    text = file.read_text(encoding="utf-8") if file.exists() else ""
     means = {
         (line["federation"], line["method"], line["seed"]): line["unseen"]
         for line in map(json.loads, text.splitlines())
     }
-    if not options.table:
-        stored = [line for line in read_lines(SUITE.stored) if line["stage"] == "run"]
-        rates = {(line["federation"], line["method"], line["seed"]): line["lr"] for line in stored}
-        for key in ((name, method, seed) for name in DEGREES for seed in SEEDS for method in METHODS):
-            if key not in means:
-                line = run(*key, RATES.get(key[0], rates[key]))
-                means[key] = line["unseen"]
-                with options.file.open("a", encoding="utf-8") as opened:
-                    opened.write(json.dumps(line) + "\n")
+    stored = [line for line in read_lines(SUITE.stored) if line["stage"] == "run"]
+    rates = {(line["federation"], line["method"], line["seed"]): line["lr"] for line in stored}
+    for key in ((name, method, seed) for name in DEGREES for seed in SEEDS for method in METHODS):
+        if key not in means:
+            line = run(*key, RATES.get(key[0], rates[key]))
+            means[key] = line["unseen"]
+            with file.open("a", encoding="utf-8") as opened:
+                opened.write(json.dumps(line) + "\n")
     print(table(means))
 
 

@@ -664,7 +664,8 @@ def near_branches(state: dict[str, Any], signed: Mapping[str, Tensor]) -> dict[s
     inside = np.where(branch[:, None] == branch, apart(signatures), math.inf)
     np.fill_diagonal(inside, math.inf)
     to_nearest = inside.min(1)
-    reach = {name: to_nearest[branch == name].max() for name in set(branch) if name.startswith("branch")}
+    # Groups that are no part of a branch have tests instead.
+    reach = {name: to_nearest[branch == name].max() for name in set(branch) - set(state["verdict"])}
     near = {}
     for id, distances in zip(signed, apart([signature_in(data) for data in signed.values()], signatures), strict=True):
         client = int(distances.argmin())
