@@ -16,12 +16,16 @@ from typer.testing import CliRunner
 
 from fedkin.cli import app
 from fedkin.errors import ConfigError
+from fedkin.methods import METHODS
+from fedkin.records.controls import split_control
 from fedkin.records.run import Result
 from fedkin.report import results
 from fedkin.running.experiment import Experiment, load
+from fedkin.running.grid import words as in_words
 from fedkin.running.papers import Claim, PaperTable, known_tables
 from fedkin.running.reproduce import Cells, FinishedPart, TunedRow, claim_value, figures_row, runs_of
-from fedkin.settings import parse
+from fedkin.running.tune import RATE
+from fedkin.settings import parse, tunables
 from tiny import TABLE
 
 ROOT = Path(__file__).parents[2]
@@ -260,6 +264,41 @@ def test_the_rows_of_a_method_are_added_to_a_page(folder: Path) -> None:
     again = results.csv_rows(csv_file.read_text(encoding="utf-8"))
     for cell in ("gain.mean", "gain.low", "gain.high"):
         assert [float(row[cell]) for row in again] == pytest.approx([float(row[cell]) for row in rows])
+
+
+@pytest.mark.slow
+def test_seeds_are_added_to_a_page_with_the_settings_that_its_tuning_chose(folder: Path) -> None:
+    quick = {**SMALL["quick"], "candidates": 4}
+    define(folder, quick={**quick, "seeds": [0, 1, 2]})
+    ran("tiny", "--quick", "--out", "whole", "--pages", "at-once")
+    define(folder, quick={**quick, "seeds": [0]})
+    ran("tiny", "--quick", "--out", "first", "--pages", "pages")
+    define(folder, quick={**quick, "seeds": [0, 1, 2]})
+    for seeds in ("2", "1-2"):
+        ran("tiny", "--quick", "--seeds", seeds, "--out", "more", "--pages", "pages")
+    assert pages_of(folder / "pages") == pages_of(folder / "at-once")
+    assert not list((folder / "more").rglob("tuning"))
+    assert {path.parent.name[-1] for path in (folder / "more").rglob("summary.json")} == {"1", "2"}
+    for options, words in (
+        (("--seeds", "3", "--pages", "pages"), "the definition has [0, 1, 2], not 3"),
+        (("--seeds", "1", "--pages", "none"), "no figures for 'six clients'"),
+    ):
+        done = CliRunner().invoke(app, ["reproduce", "tiny", "--quick", "--out", "more", *options])
+        assert isinstance(done.exception, ConfigError)
+        assert words in str(done.exception)
+
+
+def test_tuned_settings_are_read_from_the_words_of_a_page() -> None:
+    for name, method in METHODS.items():
+        paths = [RATE, *tunables(method, "method")]
+        last = [path.rpartition(".")[2] for path in paths]
+        assert len(set(last)) == len(last), name
+    for name, table in DEFINITIONS.items():
+        rows = results.read_rows(name, table, ROOT / "presets" / "tables", ROOT / "docs" / "results")
+        tuned = results.tuned_rows(table, rows)
+        for row in rows:
+            if split_control(row["row"])[1] is None:
+                assert in_words(tuned[row["federation"]][row["row"]].settings, " ") == row["tuned"]
 
 
 def test_a_row_without_the_one_that_it_is_tuned_as_is_refused() -> None:

@@ -33,6 +33,9 @@ def reproduce(
     methods: str | None = typer.Option(
         None, help="Only the rows of these methods, and Local; the page keeps what it says of others."
     ),
+    seeds: str | None = typer.Option(
+        None, help="Only these seeds, with the settings that the page's tuning chose; the page keeps the others."
+    ),
     json: bool = JSON,
 ) -> None:  # fmt: skip
     """Run a table of one of the four papers, tuned equally and with controls, and write its page and CSV.
@@ -49,12 +52,12 @@ def reproduce(
     if name is None:
         _list(all_tables, json)
         return
-    from fedkin.report.results import read_rows
-    from fedkin.running.grid import stage_watchers
+    from fedkin.report.results import read_rows, tuned_rows
+    from fedkin.running.grid import parse_seeds, stage_watchers
     from fedkin.running.reproduce import reproduce as parts_of
 
     wanted = _tables_to_run(all_tables, name)
-    for option, given in {"--federation": federation, "--methods": methods}.items():
+    for option, given in {"--federation": federation, "--methods": methods, "--seeds": seeds}.items():
         if given and name == "all":
             raise ConfigError(f"{option}: give the name of one table with it, not all")
     place = out / "quick" if quick else out
@@ -65,8 +68,16 @@ def reproduce(
             some = _select_federations(this, federation or [])
             if methods:
                 some = some.only(comma_list(methods))
-            kept = read_rows(key, this, folder, shown, quick) if finished or some != this else []
-            parts = parts_of(some, folder, data_root, place / key, finished=finished, watch=stage_watchers(watch, key))
+            if seeds:
+                some = some.with_seeds(parse_seeds(seeds))
+            kept = read_rows(key, this, folder, shown, quick) if finished or seeds or some != this else []
+            tuned = tuned_rows(this, kept) if seeds else None
+            if tuned is not None and (without := [part.name for part in some.federation if not tuned[part.name]]):
+                raise ConfigError(
+                    f"--seeds: no figures for {without[0]!r} in {shown / key}.csv; run it without --seeds first"
+                )
+            watchers = stage_watchers(watch, key)
+            parts = parts_of(some, folder, data_root, place / key, finished=finished, tuned=tuned, watch=watchers)
             _run_table(key, this, parts, kept, folder, shown, quick)
     _index(all_tables, folder, shown, quick)
     say(f"index: {shown / 'index.md'}")

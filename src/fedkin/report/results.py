@@ -19,9 +19,10 @@ from fedkin.records.controls import CONTROLS, named, split_control, without_exch
 from fedkin.records.files import csv_text
 from fedkin.report.html import file_text
 from fedkin.report.units import megabytes
+from fedkin.running.experiment import setting_value
 from fedkin.running.grid import words
 from fedkin.running.papers import OURS, PAPERS, Claim, PaperTable, Part
-from fedkin.running.reproduce import GIVEN, Cells, FinishedPart, claim_value, difference
+from fedkin.running.reproduce import GIVEN, Cells, FinishedPart, TunedRow, claim_value, difference
 from fedkin.running.tune import RATE
 from fedkin.settings import tunables
 from fedkin.tasks import METRICS
@@ -53,9 +54,14 @@ def merged(table: PaperTable, done: Sequence[FinishedPart], kept: Iterable[Cells
         rows, one = before.get(part.name, []), done_by_name.get(part.name)
         if one is not None:
             others = [
-                row for row in rows if row["row"] not in one.names and split_control(row["row"])[0] not in one.failed
-            ]
-            rows = with_gains(sorted([*others, *figure_rows(one, table)], key=lambda row: order[row["row"]]))
+                row for row in rows
+                if int(row["seed"]) not in one.results.get(row["row"], ())
+                and not {row["row"], split_control(row["row"])[0]} & set(one.failed)
+            ]  # fmt: skip
+            every_seed = sorted(
+                [*others, *figure_rows(one, table)], key=lambda row: (order[row["row"]], int(row["seed"]))
+            )
+            rows = with_gains(every_seed)
         every += rows
     return every
 
@@ -76,6 +82,26 @@ def figure_rows(done: FinishedPart, table: PaperTable) -> list[dict[str, str]]:
                 "views": "unmatched" if name in unmatched else None,
             })  # fmt: skip
     return csv_rows(csv_text(rows))
+
+
+def tuned_rows(table: PaperTable, rows: Iterable[Cells]) -> dict[str, dict[str, TunedRow]]:
+    """The result of the tuning in a page's CSV, by federation and row."""
+    tuned: dict[str, dict[str, TunedRow]] = {part.name: {} for part in table.federation}
+    for cells in rows:
+        row, control = table.row_of(cells["row"])
+        if control is None and cells["federation"] in tuned:
+            tuned[cells["federation"]][row.name] = TunedRow(
+                _settings_in(cells["tuned"], row.method), tuple(filter(None, cells["border"].split("; "))),
+                int(cells["failed"] or 0),
+            )  # fmt: skip
+    return tuned
+
+
+def _settings_in(text: str, method: str) -> dict[str, Any]:
+    """Read a method's tuned settings from the text of `words`."""
+    paths = {path.rpartition(".")[2]: path for path in (RATE, *tunables(METHODS[method], "method"))}
+    parts = [] if text == words({}) else [part.split(" ") for part in text.split(", ")]
+    return {paths[name]: setting_value(value, f"tuned {text!r}") for name, value in parts}
 
 
 def with_gains(rows: Sequence[Cells]) -> list[Cells]:
@@ -184,8 +210,8 @@ def rows_csv(rows: Sequence[Cells]) -> str:
 def read_rows(name: str, table: PaperTable, presets: Path, pages: Path, quick: bool = False) -> list[Cells]:
     """Read the rows of the CSV beside a table's page; none without a page.
 
-    Raises ConfigError if the page comes from another definition, other than by federations that it lacks, or if the CSV
-    is missing.
+    Raises ConfigError if the page comes from another definition, other than by federations and seeds that it lacks, or
+    if the CSV is missing.
     """
     path = pages / f"{name}.md"
     if not path.exists():
@@ -193,16 +219,20 @@ def read_rows(name: str, table: PaperTable, presets: Path, pages: Path, quick: b
     text = _read(path)
     lines = text.splitlines()
     had = tuple(part for part in table.federation if f"## {part.name}" in lines)
-    how = settings_text(name, table.model_copy(update={"federation": had}), presets, quick)
-    if text.partition(HOW)[2].strip() != how.partition(HOW)[2].strip():
-        raise _other_definition(path, "its settings are not those of this definition")
     rows: list[Cells] = [*csv_rows(_read(pages / f"{name}.csv"))]
+    how = settings_text(name, table.model_copy(update={"federation": had, "seeds": _seeds(rows)}), presets, quick)
+    if text.partition(HOW)[2].strip() != how.partition(HOW)[2].strip() or not set(_seeds(rows)) <= set(table.seeds):
+        raise _other_definition(path, "its settings are not those of this definition")
     by_part, order = _group_by("federation", rows), table.names(planted=True)
     for part in table.federation:
         names = list(_group_by("row", by_part.get(part.name, ())))
         if names != [name for name in order if name in names]:
             raise _other_definition(path, f"its rows for {part.name!r} are not those of this definition")
     return rows
+
+
+def _seeds(rows: Iterable[Cells]) -> tuple[int, ...]:
+    return tuple(sorted({int(row["seed"]) for row in rows}))
 
 
 def _read(path: Path) -> str:
@@ -252,7 +282,8 @@ def page(name: str, table: PaperTable, rows: Sequence[Cells], presets: Path, qui
         lines += [f"## {part}", "", *_figures(table, of_part), ""]
     if our_claims:
         lines += ["## Our claims", "", *_claims(table, our_claims), *_untested(our_claims), ""]
-    return "\n".join([*lines, settings_text(name, table, presets, quick)])
+    with_figures = table.model_copy(update={"seeds": _seeds(rows)}) if rows else table
+    return "\n".join([*lines, settings_text(name, with_figures, presets, quick)])
 
 
 def _summary_sentences(table: PaperTable, by_part: Mapping[str, Sequence[Cells]], claims: Sequence[Cells]) -> list[str]:
@@ -354,8 +385,9 @@ def _figure_cells(table: PaperTable, name: str, by_row: Mapping[str, Sequence[Ce
 
 def _runs_sentence(rows: Sequence[Cells]) -> str:
     clients = ", ".join(sorted({row["clients"] for row in rows}))
-    metric, seeds = METRICS[rows[0]["metric"]], {row["seed"] for row in rows}
-    return f"{clients} clients; test {metric.title}{' in %' if metric.share else ''}; {len(seeds)} seeds."
+    metric, seeds = METRICS[rows[0]["metric"]], {len(_seeds(of_row)) for of_row in _group_by("row", rows).values()}
+    counts = " or ".join(map(str, sorted(seeds)))
+    return f"{clients} clients; test {metric.title}{' in %' if metric.share else ''}; {counts} seeds."
 
 
 def _reservations(table: PaperTable, methods: Mapping[str, Sequence[Cells]]) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
@@ -233,6 +233,14 @@ class PaperTable(Settings):
         rows = tuple(row for row in self.row if row.name in kept)
         _check_tuned_as(rows, kept, of)
         return self.model_copy(update={"methods": tuple(name for name in self.methods if name in kept), "row": rows})
+
+    def with_seeds(self, seeds: Sequence[int]) -> PaperTable:
+        """The table with these of its seeds; raises ConfigError for another one."""
+        if other := [seed for seed in seeds if seed not in self.seeds]:
+            raise ConfigError(
+                f"--seeds: the definition has {list(self.seeds)}, not {other[0]}; add it there, or leave it out"
+            )
+        return self.model_copy(update={"seeds": tuple(seeds)})
 
     def shortened(self) -> PaperTable:
         """The table for `--quick`, which takes minutes: every row, with few rounds, seeds and candidates."""

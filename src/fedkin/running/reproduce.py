@@ -79,11 +79,6 @@ class FinishedPart:
     chosen: Mapping[str, TunedRow]
     failed: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def names(self) -> set[str]:
-        """The rows and controls that ended or failed."""
-        return {*self.results, *self.failed}
-
     def unmatched_views(self, table: PaperTable) -> list[str]:
         """Return the rows that train on views, as tuned, for which no row has Local on the same views."""
         chosen = self.chosen
@@ -100,22 +95,27 @@ class FinishedPart:
 
 def reproduce(
     table: PaperTable, presets: Path, data_root: Path, folder: Path, *, finished: bool = False,
-    watch: Watchers | None = None,
+    tuned: Mapping[str, Mapping[str, TunedRow]] | None = None, watch: Watchers | None = None,
 ) -> Iterator[FinishedPart]:  # fmt: skip
     """Run a table, one federation after another; resumes what `folder` holds and reads finished runs.
 
-    presets: the folder of the definition. finished: run nothing, and leave out unfinished federations.
-    watch(what, runs done, runs in all) returns the watcher of a run. Raises ConfigError and RunError, like `tune`
-    and `run_experiment`.
+    presets: the folder of the definition. finished: run nothing, and leave out unfinished federations. tuned: the
+    results of an earlier tuning, by federation and row: nothing is tuned, and other rows are left out.
+    watch(what, runs done, runs in all) returns the watcher of a run. Raises ConfigError and RunError, like `tune` and
+    `run_experiment`.
     """
+    if tuned is not None:
+        table = table.model_copy(update={"tune": None})
     runs = _TableRuns(table, data_root, folder, not finished, watch)
     for part in table.federation:
         if finished and not runs.folder_of(part).is_dir():
             continue
         base = Runs(part.experiment(presets), data_root)
         names = table.names(base.federation(table.seeds[0]).planted is not None)
+        if tuned is not None:
+            names = [name for name in names if table.row_of(name)[0].name in tuned[part.name]]
         if not finished or runs.ended(part, names):
-            yield runs.finish(part, base, names)
+            yield runs.finish(part, base, names, {} if tuned is None else tuned[part.name])
 
 
 @dataclass
@@ -141,9 +141,12 @@ class _TableRuns:
             (run / "summary.json").is_file() or (run / FAILED).is_file() for run in runs
         )
 
-    def finish(self, part: Part, base: Runs, names: Sequence[str]) -> FinishedPart:
-        """Tune every row without `tuned_as`, then run all rows and controls with every seed."""
-        chosen = {row.name: TunedRow({}) for row in self.table.rows()}
+    def finish(self, part: Part, base: Runs, names: Sequence[str], tuned: Mapping[str, TunedRow]) -> FinishedPart:
+        """Tune every row without `tuned_as`, then run all rows and controls with every seed.
+
+        tuned: the result of an earlier tuning, by row.
+        """
+        chosen = {row.name: TunedRow({}) for row in self.table.rows()} | dict(tuned)
         chosen |= {row.name: self._tune(part, base, row) for row in _tuned_rows(self.table)}
         chosen |= {row.name: chosen[row.tuned_as] for row in self.table.rows() if row.tuned_as is not None}
         cells = []
