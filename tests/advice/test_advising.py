@@ -14,7 +14,8 @@ import torch
 import fedkin.advice.work as work
 from advised import BENCH, LONER, QUICK, A, advised, federation, hospitals
 from fedkin.advice import Advice, Plan, advise
-from fedkin.advice.advising import _judgeable, without_column
+from fedkin.advice.advising import _judgeable
+from fedkin.advice.recommending import without_column
 from fedkin.advice.work import RowFacts
 from fedkin.errors import ConfigError, DataError, RunError
 from fedkin.federation import Client, Federation, Samples, Task
