@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from fedkin.advice.candidates import CANDIDATES, HEADS, Shape, shapes_of
-from fedkin.advice.choice import LEVEL, Judged, Marks, Trials, enough_for_verdict, marks_of, outcomes_of
-from fedkin.advice.partners import MOST, PartnerValues, coalitions_of, worth_of
-from fedkin.advice.partners import shapes_of as coalition_shapes
+from fedkin.advice.choice import LEVEL, Judged, Marks, Trials, enough_for_verdict, outcomes_of
+from fedkin.advice.partners import MOST, PartnerValues, coalition_shapes, coalitions_of, worth_of
 from fedkin.advice.result import Advice, OfClient
 from fedkin.advice.work import (
     LATEST,
@@ -27,12 +26,12 @@ from fedkin.advice.work import (
     trained,
     tried_strengths,
 )  # fmt: skip
-from fedkin.analysis.paired import Difference, Outcomes, difference
+from fedkin.analysis.paired import Difference, difference
 from fedkin.errors import ConfigError, DataError, RunError
 from fedkin.federation import Federation
 from fedkin.federation.samples import hash_of
 from fedkin.learning.sgd import infer
-from fedkin.methods.blocks.pulled_head import SHARED, Strength
+from fedkin.methods.blocks.pulled_head import SHARED
 from fedkin.records.files import read_json, write_json
 
 # Called with a step in words, the number of its parts that are done, and of all.
@@ -76,86 +75,40 @@ def advise(
     Raises ConfigError for a federation that cannot be advised on, DataError if fewer than two clients have enough
     samples.
     """
-    plan = plan or Plan()
-    rounds = bench.training.rounds
+    plan, usual_rounds = plan or Plan(), bench.training.rounds
     if plan.rounds is not None:
         bench = replace(bench, training=bench.training.model_copy(update={"rounds": plan.rounds}))
     check(federation)
-    if len(federation.seen) < 2:
-        raise DataError(f"advice compares clients, and here is only {', '.join(federation.seen)}; expected at least 2")
     judgeable = _judgeable(federation, plan, bench.seed, rows or {})
     _check_enough(judgeable, len(federation))
     renamed = judgeable.renamed(federation)
     progress("candidates", 0, 1)
-    splits = _candidates_by_split(renamed, judgeable.folds, bench.seed)
-    final, missing = shapes_of({id: client.train for id, client in renamed.items()}, renamed.task, bench.seed)
     strengths = tried_strengths(bench, renamed)
-    candidates = _distinct_candidates(splits, final, bool(strengths))
+    candidates = _Candidates.of(renamed, judgeable.folds, bench.seed, heads=bool(strengths))
     rates = [bench.training.lr * factor for factor in plan.rates]
-    shapes = [list(dict.fromkeys(split[name] for name in candidates)) for split in splits]
-    heads = [frozenset(split[name] for name in candidates if name in HEADS) for split in splits]
-    work = Work(renamed, judgeable.folds, shapes, heads, rates, bench, strengths)
+    work = Work(renamed, judgeable.folds, candidates.to_train(), rates, bench, strengths)
     work, plan, outputs = _run_folds(work, plan, folder, progress, goes_on)
     share = sum(each.share for each in judgeable.folds.values()) / len(judgeable.folds)
-    judged = Judged.of(_trials(work, splits, final, candidates, plan.folds, outputs), share)
-    shape = final[judged.candidate]
-    rate, model = _options(judged.candidate, work)[judged.option]
+    judged = Judged.of(_trials(work, candidates, plan.folds, outputs), share)
+    shape = candidates.final[judged.candidate]
     worth = None
     if len(judgeable.ids) <= min(partners, MOST):
-        worth = _partner_values(work, judgeable.ids, rate, plan.folds, shape, folder, progress)
-    strength = [SHARED, *strengths][model]
-    advice = _advice(federation, work, judgeable, judged, shape, strength, rate, progress)
-    left_out = _left_out(plan, bench.training.rounds, rounds)
-    return replace(advice, folds=plan.folds, missing=tuple(missing), left_out=left_out, worth=worth)
-
-
-def _candidates_by_split(federation: Federation, folds: Mapping[str, Folds], seed: int) -> list[dict[str, Shape]]:
-    """For each split, the candidates found on its training samples."""
-    candidates = []
-    for split in range(max(each.splits for each in folds.values())):
-        samples = {id: client.train.take(folds[id].trained(split)) for id, client in federation.items()}
-        candidates.append(shapes_of(samples, federation.task, seed)[0])
-    return candidates
-
-
-def _run_folds(
-    work: Work, plan: Plan, folder: Path | None, progress: Progress, goes_on: Callable[[int], bool]
-) -> tuple[Work, Plan, Outputs]:
-    """Do the runs; returns the work and the plan without rates for which there was no time, and the outcomes."""
-    if folder is not None:
-        _claim(folder, _identity(work, plan))
-    place = None if folder is None else folder / "folds"
-    outputs = work.run_all(place, lambda done, total: progress("validation", done, total), goes_on)
-    tried = 1 + max(rate for rate, _, _ in outputs)
-    if tried < len(plan.rates):
-        plan = replace(plan, rates=plan.rates[:tried])
-        work = replace(work, rates=work.rates[:tried])
-        if folder is not None:
-            write_json(folder / PLAN_FILE, _identity(work, plan))
-    return work, plan, outputs
-
-
-def _left_out(plan: Plan, rounds: int, whole: int) -> tuple[str, ...]:
-    """Describe what a plan leaves out, compared with the usual plan."""
-    usual = Plan()
-    rates = [f"{rate:.2g}" for rate in usual.rates[len(plan.rates) :]]
-    return tuple(
-        text for text, less in (
-            (f"{plan.folds} folds, not {usual.folds}", plan.folds < usual.folds),
-            (f"{rounds} rounds of each run, not {whole}", rounds < whole),
-            (f"no run with {' or '.join(rates)} times the rate", bool(rates)),
-        ) if less
-    )  # fmt: skip
+        worth = _partner_values(work, judgeable.ids, judged.option[0], plan.folds, shape, folder, progress)
+    advice = _advice(federation, work, judgeable, judged, shape, progress)
+    left_out = _left_out(plan, bench.training.rounds, usual_rounds)
+    return replace(advice, folds=plan.folds, missing=tuple(candidates.missing), left_out=left_out, worth=worth)
 
 
 def check(federation: Federation) -> None:
-    """Raise ConfigError for a federation that cannot be advised on."""
+    """Raise ConfigError for a federation that cannot be advised on, DataError for a single client."""
     if federation.task.kind == "segmentation":
         raise ConfigError("advice is for classification, risk and regression; this task is segmentation")
     for client in federation.values():
         if not client.still:
             why = f"client {client.id!r} joins later, leaves or changes"
             raise ConfigError(f"advice is for data that stand still; {why}")
+    if len(federation.seen) < 2:
+        raise DataError(f"advice compares clients, and here is only {', '.join(federation.seen)}; expected at least 2")
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,22 +160,61 @@ def _check_enough(judgeable: _Judgeable, clients: int) -> None:
         )
 
 
-def _distinct_candidates(splits: Sequence[Mapping[str, Shape]], final: Mapping[str, Shape], heads: bool) -> list[str]:
-    """Names of the candidates that are not the same as an earlier one in all splits; heads: also those of HEADS."""
-    names: list[str] = []
-    found = set[tuple[Shape | None, ...]]()
-    for name in CANDIDATES:
-        shapes = tuple(each.get(name) for each in (*splits, final))
-        if (heads and HEADS[name] in names) if name in HEADS else (None not in shapes and shapes not in found):
-            names.append(name)
-            found.add(shapes)
-    return names
+@dataclass(frozen=True, eq=False)
+class _Candidates:
+    """The candidates to try.
+
+    names: those that are not the same as an earlier one in all splits. by_split: for each split, the shape of each
+    candidate, found on the split's training samples; final: found on all training samples. missing: why others are
+    missing.
+    """
+
+    names: Sequence[str]
+    by_split: Sequence[Mapping[str, Shape]]
+    final: Mapping[str, Shape]
+    missing: Sequence[str]
+
+    @classmethod
+    def of(cls, federation: Federation, folds: Mapping[str, Folds], seed: int, heads: bool) -> _Candidates:
+        """Find the candidates; heads: also those of HEADS."""
+        by_split = []
+        for split in range(max(each.splits for each in folds.values())):
+            samples = {id: client.train.take(folds[id].trained(split)) for id, client in federation.items()}
+            by_split.append(shapes_of(samples, federation.task, seed)[0])
+        final, missing = shapes_of({id: client.train for id, client in federation.items()}, federation.task, seed)
+        names: list[str] = []
+        found = set[tuple[Shape | None, ...]]()
+        for name in CANDIDATES:
+            shapes = tuple(each.get(name) for each in (*by_split, final))
+            if (heads and HEADS[name] in names) if name in HEADS else (None not in shapes and shapes not in found):
+                names.append(name)
+                found.add(shapes)
+        return cls(names, by_split, final, missing)
+
+    def to_train(self) -> list[dict[Shape, bool]]:
+        """For each split {shape: whether its clients also get own heads}."""
+        splits = []
+        for shapes in self.by_split:
+            with_heads = {shapes[name] for name in self.names if name in HEADS}
+            splits.append({shapes[name]: shapes[name] in with_heads for name in self.names})
+        return splits
 
 
-def _options(name: str, work: Work) -> list[tuple[int, int]]:
-    """A candidate's options: (number of the rate, number of a client's model), with the strongest pull first."""
-    models = range(1, 1 + len(work.strengths)) if name in HEADS else (0,)
-    return [(rate, model) for model in models for rate in range(len(work.rates))]
+def _run_folds(
+    work: Work, plan: Plan, folder: Path | None, progress: Progress, goes_on: Callable[[int], bool]
+) -> tuple[Work, Plan, Outputs]:
+    """Do the runs; returns the work and the plan without rates for which there was no time, and the outcomes."""
+    if folder is not None:
+        _claim(folder, _identity(work, plan))
+    place = None if folder is None else folder / "folds"
+    outputs = work.run_all(place, lambda done, total: progress("validation", done, total), goes_on)
+    tried = 1 + max(rate for rate, _, _ in outputs)
+    if tried < len(plan.rates):
+        plan = replace(plan, rates=plan.rates[:tried])
+        work = replace(work, rates=work.rates[:tried])
+        if folder is not None:
+            write_json(folder / PLAN_FILE, _identity(work, plan))
+    return work, plan, outputs
 
 
 def _claim(folder: Path, identity: dict[str, Any]) -> None:
@@ -245,21 +237,25 @@ def _identity(work: Work, plan: Plan) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _marks(
-    work: Work, outputs: Outputs, rate: int, shapes: Sequence[Shape], id: str, fold: int, model: int = 0
-) -> Marks | None:
-    """The marks of a client's model on the samples of a fold; shapes: the model's shape in each split.
-
-    model: number of the client's model; a client that shares no model has only one.
-    """
-    kind: Any = work.federation.task.kind
-    dealt = work.folds[id]
-    split = 0 if dealt.by_time else fold
-    rows = dealt.validated(split)
-    inside = dealt.fold[rows] == fold
-    truth = work.federation[id].train.labels().numpy()[rows][inside] if kind == "risk" else None
-    by_model = outputs[rate, split, shapes[split]][id]
-    return marks_of(Outcomes(kind, by_model[min(model, len(by_model) - 1)][inside], truth))
+def _trials(work: Work, candidates: _Candidates, folds: int, outputs: Outputs) -> Trials:
+    """Collect the marks of every candidate's models, by fold."""
+    marks = {}
+    for name in candidates.names:
+        shapes = [split[name] for split in candidates.by_split]
+        models = range(1, 1 + len(work.strengths)) if name in HEADS else (0,)
+        marks[name] = {
+            (rate, model): {
+                id: [work.marks(outputs, (rate, model), shapes, id, fold) for fold in range(folds)]
+                for id in work.federation
+            }
+            for model in models
+            for rate in range(len(work.rates))
+        }
+    shares = {
+        name: frozenset(id for id in work.federation if candidates.final[name].partners(id))
+        for name in candidates.names if name != "local"
+    }  # fmt: skip
+    return Trials(marks, shares, folds)
 
 
 def _partner_values(
@@ -270,8 +266,7 @@ def _partner_values(
     groups = {id: frozenset({id, *shape.partners(id)}) for id in ids}
     shapes = coalition_shapes(coalitions_of(groups.values(), ids, work.bench.seed))
     splits = len(work.shapes)
-    none: list[frozenset[Shape]] = [frozenset()] * splits
-    trained_all = replace(work, shapes=[shapes] * splits, rates=[work.rates[rate]], heads=none)
+    trained_all = replace(work, shapes=[dict.fromkeys(shapes, False)] * splits, rates=[work.rates[rate]])
     place = None if folder is None else folder / "partners"
     outputs = trained_all.run_all(place, lambda done, total: progress("partners", done, total))
 
@@ -280,7 +275,7 @@ def _partner_values(
 
     def marks_by_coalition(id: str, fold: int) -> dict[frozenset[str], Marks | None]:
         return {
-            coalition((id, *each.partners(id))): _marks(trained_all, outputs, 0, [each] * splits, id, fold)
+            coalition((id, *each.partners(id))): trained_all.marks(outputs, (0, 0), [each] * splits, id, fold)
             for each in shapes
         }
 
@@ -292,39 +287,14 @@ def _partner_values(
     return worth_of(marks, {names[id]: coalition(group) for id, group in groups.items()})
 
 
-def _trials(
-    work: Work, splits: Sequence[Mapping[str, Shape]], final: Mapping[str, Shape], candidates: Sequence[str],
-    folds: int, outputs: Outputs,
-) -> Trials:  # fmt: skip
-    """Collect the marks of every candidate's models, by fold."""
-    marks: dict[str, list[dict[str, list[Marks | None]]]] = {}
-    for name in candidates:
-        shapes = [split[name] for split in splits]
-        marks[name] = [
-            {
-                id: [_marks(work, outputs, rate, shapes, id, fold, model) for fold in range(folds)]
-                for id in work.federation
-            }
-            for rate, model in _options(name, work)
-        ]
-    shares = {
-        name: frozenset(id for id in work.federation if final[name].partners(id))
-        for name in candidates if name != "local"
-    }  # fmt: skip
-    return Trials(candidates, marks, shares, folds)
-
-
 def _advice(
-    federation: Federation, work: Work, judgeable: _Judgeable, judged: Judged, shape: Shape, strength: Strength,
-    rate_index: int, progress: Progress,
-) -> Advice:  # fmt: skip
-    """Train the final models, judge them on test samples, and return the advice.
-
-    rate_index: of the shape's rate in `work.rates`.
-    """
+    federation: Federation, work: Work, judgeable: _Judgeable, judged: Judged, shape: Shape, progress: Progress
+) -> Advice:
+    """Train the final models of the chosen shape, judge them on test samples, and return the advice."""
     shape, judged = shape.renamed(judgeable.ids), judged.renamed(judgeable.ids)
-    gains, takes = judged.gains, judged.takes
-    bench, rate, local_rate = work.bench, work.rates[rate_index], work.rates[judged.local_option]
+    gains, takes, bench = judged.gains, judged.takes, work.bench
+    rate, local_rate = (work.rates[number] for number, _ in (judged.option, judged.local_option))
+    strength = [SHARED, *work.strengths][judged.option[1]]
     # Do not train a model that no member of its group should use.
     used = shape.trained_for(takes)
     keep = [id for id in sorted(gains.keys() - takes) if used.partners(id)]
@@ -358,4 +328,17 @@ def _advice(
         judged=judged.candidate, shape=used, differs=shape.differs, method=method, rate=rate, own_rate=local_rate,
         rates=tuple(work.rates), stable=judged.stable, alone=alone.models, shared=shared.models, net=net,
         models={**alone.models, **{id: shared.models[id] for id in takes}},
+    )  # fmt: skip
+
+
+def _left_out(plan: Plan, rounds: int, usual_rounds: int) -> tuple[str, ...]:
+    """Describe what a plan leaves out, compared with the usual plan."""
+    usual = Plan()
+    rates = [f"{rate:.2g}" for rate in usual.rates[len(plan.rates) :]]
+    return tuple(
+        text for text, less in (
+            (f"{plan.folds} folds, not {usual.folds}", plan.folds < usual.folds),
+            (f"{rounds} rounds of each run, not {usual_rounds}", rounds < usual_rounds),
+            (f"no run with {' or '.join(rates)} times the rate", bool(rates)),
+        ) if less
     )  # fmt: skip
