@@ -37,7 +37,7 @@ from fedkin.learning.training import Training
 from fedkin.network.settings import NetworkSettings
 from fedkin.records.controls import changes_of, split_control
 from fedkin.records.files import SETTINGS_BYTES, check_claim, claimed
-from fedkin.running.plugins import KINDS, add_installed, check_files_read, own_section, resolve_parts, resolve_value
+from fedkin.running.plugins import KINDS, Resolver, add_installed, check_files_read, own_section, resolve_parts
 from fedkin.running.presets import missing, preset_or_file
 from fedkin.running.trackers import TRACKERS, check_trackers
 from fedkin.settings import Settings, choose, flat, parse
@@ -242,10 +242,10 @@ def resolve_changes(changes: Mapping[str, Any]) -> tuple[dict[str, Any], list[st
 
     Files are relative to the working folder.
     """
-    files: list[str] = []
+    resolver = Resolver()
     for path in changes:
         assign({}, path, None, path)  # raises for a path that does not exist
-    return {path: resolve_value(path, value, files) for path, value in changes.items()}, files
+    return {path: resolver.setting(path, value) for path, value in changes.items()}, resolver.files
 
 
 def setting_value(text: str, where: str) -> Any:
@@ -261,15 +261,15 @@ def setting_value(text: str, where: str) -> Any:
 
 def _drop_others(new: dict[str, Any], before: Mapping[str, Any], changed_paths: set[str]) -> None:
     """If another kind was chosen, drop the file's settings that this kind does not have."""
-    for section, (field, registry, _) in KINDS.items():
+    for section, kind in KINDS.items():
         old_settings, settings = before.get(section), new.get(section, {})
-        if f"{section}.{field}" not in changed_paths or not isinstance(old_settings, Mapping):
+        if f"{section}.{kind.field}" not in changed_paths or not isinstance(old_settings, Mapping):
             continue
-        name, old_name = settings.get(field), old_settings.get(field)
-        if name != old_name and isinstance(name, str) and name in registry:
+        name, old_name = settings.get(kind.field), old_settings.get(kind.field)
+        if name != old_name and isinstance(name, str) and name in kind.known:
             changed = {path.split(".")[1] for path in changed_paths if path.startswith(section)}
-            kept = changed.union(registry[name].model_fields)
-            new[section] = _without_others(settings, kept, f"{section}.{field} = {name!r}", old_name)
+            kept = changed.union(kind.known[name].model_fields)
+            new[section] = _without_others(settings, kept, f"{section}.{kind.field} = {name!r}", old_name)
 
 
 def _without_others(settings: dict[str, Any], kept: set[str], choice: str, old_name: object) -> dict[str, Any]:
@@ -580,11 +580,10 @@ def part_of(table: Mapping[str, Any], section: str) -> Any:
         if isinstance(plain, RunSettings):
             choose(ENGINES, plain.engine, "run.engine")
         return plain
-    field, registry, _ = KINDS[section]
-    settings = dict(_section(table, section))
-    if field not in settings:
-        raise ConfigError(f"{section}.{field}: missing, and it has no default")
-    part = choose(registry, settings[field], f"{section}.{field}")
+    kind, settings = KINDS[section], dict(_section(table, section))
+    if kind.field not in settings:
+        raise ConfigError(f"{section}.{kind.field}: missing, and it has no default")
+    part = choose(kind.known, settings[kind.field], f"{section}.{kind.field}")
     if section == "method":  # the name is no setting of the method
-        del settings[field]
+        del settings[kind.field]
     return parse(part, settings, section)
