@@ -227,11 +227,12 @@ def _drop_others(new: dict[str, Any], before: Mapping[str, Any], changed_paths: 
     """If another kind was chosen, drop the file's settings that this kind does not have."""
     for section, kind in KINDS.items():
         old_settings, settings = before.get(section), new.get(section, {})
-        if f"{section}.{kind.field}" not in changed_paths or not isinstance(old_settings, Mapping):
+        named, all_given = f"{section}.{kind.field}" in changed_paths, section in changed_paths
+        if not named or all_given or not isinstance(old_settings, Mapping):
             continue
         name, old_name = settings.get(kind.field), old_settings.get(kind.field)
         if name != old_name and isinstance(name, str) and name in kind.known:
-            changed = {path.split(".")[1] for path in changed_paths if path.startswith(section)}
+            changed = {path.split(".")[1] for path in changed_paths if path.startswith(f"{section}.")}
             kept = changed.union(kind.known[name].model_fields)
             if dropped := [setting for setting in settings if setting not in kept]:
                 _LOG.warning("%s", f"{section}.{kind.field} = {name!r}: left out {', '.join(dropped)} of the file, "
