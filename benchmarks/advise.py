@@ -29,7 +29,7 @@ import torch
 from pyarrow.csv import write_csv
 
 from fedkin.advice import Advice, Bench, Plan, RowFacts, advise
-from fedkin.advice.advising import recommend
+from fedkin.advice.recommending import recommend
 from fedkin.cli.commands import app as command
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.learning.metrics import roc_auc

@@ -18,6 +18,7 @@ from fedkin.advice.choice import (
     Estimate,
     Judged,
     Marks,
+    Option,
     Trials,
     enough_for_verdict,
     gain_over,
@@ -174,21 +175,21 @@ def test_a_rate_at_which_models_diverge_is_not_taken(task: Task) -> None:
     def did(outputs: torch.Tensor) -> dict[str, list[Marks | None]]:
         return {id: [marks_of(outcomes_of(task, outputs, y))] * 2 for id in "abcde"}
 
-    rates = [did(nan), did(inf), did(good)]
-    trials = Trials(["local", "all"], {"local": rates, "all": rates}, {"all": frozenset("abcde")}, 2)
-    assert trials.option("all", [0, 1]) == 2
-    assert trials.best([0, 1]) == ("all", 2)
+    rates = {(0, 0): did(nan), (1, 0): did(inf), (2, 0): did(good)}
+    trials = Trials({"local": rates, "all": rates}, {"all": frozenset("abcde")}, 2)
+    assert trials.option("all", [0, 1]) == (2, 0)
+    assert trials.best([0, 1]) == ("all", (2, 0))
     assert all(np.isfinite(one.value) for one in Judged.of(trials, 0.5).gains.values())
 
 
 def test_a_fold_agrees_on_who_shares_with_or_without_heads_of_clients_own() -> None:
-    def right(*shares: float) -> list[dict[str, list[Marks | None]]]:
+    def right(*shares: float) -> dict[Option, dict[str, list[Marks | None]]]:
         """Of 2,000 samples in each fold this share is right."""
         each = [
             marks_of(Outcomes("classification", (np.arange(2000) < 2000 * share).astype(np.float64)))
             for share in shares
         ]
-        return [dict.fromkeys("abcdef", each)]
+        return {(0, 0): dict.fromkeys("abcdef", each)}
 
     did = {
         "local": right(0.5, 0.5, 0.5, 0.5),
@@ -196,7 +197,7 @@ def test_a_fold_agrees_on_who_shares_with_or_without_heads_of_clients_own() -> N
         "all-heads": right(1, 0.58, 0.58, 0.58),
     }
     shares = dict.fromkeys(("all", "all-heads"), frozenset("abcdef"))
-    trials = Trials(["local", "all", "all-heads"], did, shares, 4)
+    trials = Trials(did, shares, 4)
     assert trials.best([0, 1, 2, 3])[0] == "all-heads"
     assert trials.best([1, 2, 3])[0] == "all"
     judged = Judged.of(trials, 1.0)

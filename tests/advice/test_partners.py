@@ -14,7 +14,7 @@ import fedkin.advice.partners as partners
 from advised import BENCH, A, federation
 from fedkin.advice import Advice, PartnerValues, Plan, advise
 from fedkin.advice.choice import Estimate, Marks
-from fedkin.advice.partners import Coalition, coalitions_of, interval, shapes_of, worth_of
+from fedkin.advice.partners import Coalition, coalition_shapes, coalitions_of, interval, worth_of
 from fedkin.federation import Federation, Task
 from fedkin.keys import rng
 from support import present
@@ -94,7 +94,7 @@ def test_drawn_coalitions_know_what_they_do_not_know(monkeypatch: pytest.MonkeyP
 
 def test_each_coalition_is_trained_once_beside_others() -> None:
     coalitions = coalitions_of([frozenset("abc"), frozenset("d")], list("abcd"), 0)
-    shapes = shapes_of(coalitions)
+    shapes = coalition_shapes(coalitions)
     trained = [frozenset(members) for shape in shapes for members in shape.groups]
     assert sorted(map(sorted, trained)) == sorted(map(sorted, coalitions))
     assert len(set(coalitions)) == len(coalitions) == 11, "all of two or more"

@@ -108,7 +108,7 @@ def test_what_is_no_fault(
 def test_a_file_of_the_user_that_ends_the_command_is_named(
     monkeypatch: pytest.MonkeyPatch, terminal: Terminal, code: int | None
 ) -> None:
-    monkeypatch.setitem(plugins._FILES, __file__, plugins._UserFile("", {}))
+    monkeypatch.setitem(plugins._FILES, __file__, plugins._UserFile(__file__, "", {}))
     status, err = ends(monkeypatch, terminal, SystemExit(code))
     assert status == 2
     assert err.startswith(f"error: {__file__}, line ")

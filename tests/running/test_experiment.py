@@ -227,6 +227,8 @@ def test_what_both_kinds_have_stays_and_what_is_given_is_never_dropped(path: Pat
     assert made.method.lam == 0.5  # type: ignore[union-attr]
     with pytest.raises(ConfigError, match=r"method\.lam: no such setting"):
         load(path, ["method.name=fedavg", "method.lam=0.5"])
+    with pytest.raises(ConfigError, match=r"method\.lam: no such setting"):
+        load(path, ["method={lam=0.5}", "method.name=fedavg"])
     # The same kind named again drops nothing, so that a slip in the file is still found.
     path.write_text(tomli_w.dumps({**TABLE, "model": {"name": "mlp", "hiden": [8]}}))
     with pytest.raises(ConfigError, match=r"model\.hiden: no such setting; did you mean 'hidden'"):

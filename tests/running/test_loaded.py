@@ -62,13 +62,11 @@ def hospitals(rows: int = 240, target: str = "died") -> pd.DataFrame:
     return frame
 
 
-def trained(
-    tmp_path: Path, target: str, method: str = "local"
-) -> tuple[pd.DataFrame, Federation, fedkin.Result, Loaded]:
+def trained(tmp_path: Path, target: str) -> tuple[pd.DataFrame, Federation, fedkin.Result, Loaded]:
     frame = hospitals(target=target)
     frame["part"] = np.where(np.arange(len(frame)) % 4 == 0, "test", "train")
     fed = Federation.from_frame(frame, target=target, client="hospital", split="part")
-    result = fedkin.run(method, fed, rounds=3, training=PLAN, out=tmp_path / "run")
+    result = fedkin.run("local", fed, rounds=3, training=PLAN, out=tmp_path / "run")
     return frame, fed, result, fedkin.load(tmp_path / "run")
 
 

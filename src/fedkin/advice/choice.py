@@ -24,8 +24,11 @@ from fedkin.analysis.paired import Outcomes, enough
 from fedkin.tasks import Task
 
 Values = npt.NDArray[np.float64]
-# A candidate, and which of its options.
-Pick = tuple[str, int]
+# How a candidate is trained: (number of the learning rate, number of the client's model). Model 0 is the shared one,
+# each other one has a head of the client's own.
+Option = tuple[int, int]
+Pick = tuple[str, Option]  # a candidate with one of its options
+_LOCAL: Pick = ("local", (0, 0))  # local training with the first rate, as a reference for rates
 
 # The squared error of a diverged model: worse than any other, but with a finite variance, so that its rate loses
 # against rates without divergence.
@@ -215,7 +218,7 @@ def _between(g: Values, v: Values, x: Values) -> float:
 class _Rating(NamedTuple):
     """A candidate with its best option: the clients that would take it, and their total gain over local training."""
 
-    option: Pick
+    pick: Pick
     taken: frozenset[str]
     worth: float
 
@@ -224,20 +227,13 @@ class _Rating(NamedTuple):
 class Trials:
     """The marks of all models.
 
-    marks[candidate][option][id] lists those of a client's models, one for each fold (None: unknown). Options: the
-    rates; with a head for each client, each rate with each strength. candidates: from simple to complex, the first is
-    local training. shares: for each candidate except the first, the ids of clients that share a model in it.
+    marks[candidate][option][id] lists those of a client's models, one for each fold (None: unknown). shares: for each
+    candidate except "local", from simple to complex, the ids of clients that share a model in it.
     """
 
-    candidates: Sequence[str]
-    marks: Mapping[str, Sequence[Mapping[str, Sequence[Marks | None]]]]
+    marks: Mapping[str, Mapping[Option, Mapping[str, Sequence[Marks | None]]]]
     shares: Mapping[str, frozenset[str]]
     folds: int
-
-    @property
-    def ids(self) -> list[str]:
-        """The sorted ids of all clients."""
-        return sorted(self.marks[self.candidates[0]][0])
 
     def gain(self, mine: Sequence[Pick], theirs: Sequence[Pick], id: str, folds: Sequence[int]) -> Estimate | None:
         """A client's gain of `mine` over `theirs`, each with one (candidate, option) per fold."""
@@ -262,38 +258,37 @@ class Trials:
 
         Options are chosen on the other folds. share: as for `Judged.of`.
         """
-        first = self.candidates[0]
         mine = [(name, self.option(name, self.without(fold))) for fold in folds]
-        alone = [(first, self.option(first, self.without(fold))) for fold in folds]
+        alone = [("local", self.option("local", self.without(fold))) for fold in folds]
         raw = {id: self.gain(mine, alone, id, folds) for id in sorted(self.shares[name])}
         estimates = {id: one.trained_on_all(share) for id, one in shrunk(raw).items()}
         sure = SURE if _mean(raw).gains(SURELY) else SURELY
         return estimates, frozenset(id for id, one in estimates.items() if one.gains(sure))
 
-    def option(self, candidate: str, folds: Sequence[int]) -> int:
+    def option(self, candidate: str, folds: Sequence[int]) -> Option:
         """The option with the best mean over clients on these folds; surer gains have more weight."""
-        totals = []
-        for option in range(len(self.marks[candidate])):
-            g, v = _known(self.gains((candidate, option), (self.candidates[0], 0), self.ids, folds))
+        options, totals = self.marks[candidate], list[float]()
+        for option, by_id in options.items():
+            g, v = _known(self.gains((candidate, option), _LOCAL, by_id, folds))
             # The mean variance limits the weights, so that no large client decides alone.
             weight = 1 / (v + v.mean() + 1e-12) if len(v) else v
             totals.append(float((weight * g).sum() / weight.sum()) if len(v) else 0.0)
-        return int(np.argmax(totals))
+        return list(options)[int(np.argmax(totals))]
 
     def best(self, folds: Sequence[int]) -> Pick:
         """The best (candidate, option) other than local training, if clients may decline it.
 
         Among candidates within one standard error of the best, take the first one.
         """
-        local = (self.candidates[0], self.option(self.candidates[0], folds))
+        local = "local", self.option("local", folds)
         ratings = []
-        for name in self.candidates[1:]:
-            option = name, self.option(name, folds)
-            gains = self.gains(option, local, self.shares[name], folds)
+        for name, ids in self.shares.items():
+            pick = name, self.option(name, folds)
+            gains = self.gains(pick, local, ids, folds)
             taken = frozenset(id for id, one in shrunk(gains).items() if one.value > 0)
-            ratings.append(_Rating(option, taken, self._worth(option, local, taken, folds)[0]))
+            ratings.append(_Rating(pick, taken, self._worth(pick, local, taken, folds)[0]))
         top = max(ratings, key=lambda rating: rating.worth)
-        return next(one.option for one in ratings if one is top or self._level(one, top, local, folds))
+        return next(one.pick for one in ratings if one is top or self._nearly_as_good(one, top, local, folds))
 
     def _worth(self, mine: Pick, theirs: Pick, ids: Collection[str], folds: Sequence[int]) -> tuple[float, float]:
         """The total gain over these clients, and its variance; surer gains have more weight, within limits."""
@@ -305,12 +300,12 @@ class Trials:
         weight = weight / weight.sum() * len(v)
         return float((weight * g).sum()), float((np.square(weight) * v).sum())
 
-    def _level(self, one: _Rating, top: _Rating, local: Pick, folds: Sequence[int]) -> bool:
+    def _nearly_as_good(self, one: _Rating, top: _Rating, local: Pick, folds: Sequence[int]) -> bool:
         """Whether a candidate is at most one standard error below `top`, if clients that do better alone decline."""
         behind, variance = 0.0, 0.0
         comparisons = (
-            (top.option, one.option, top.taken & one.taken), (top.option, local, top.taken - one.taken),
-            (local, one.option, one.taken - top.taken),
+            (top.pick, one.pick, top.taken & one.taken), (top.pick, local, top.taken - one.taken),
+            (local, one.pick, one.taken - top.taken),
         )  # fmt: skip
         for mine, theirs, ids in comparisons:
             value, error = self._worth(mine, theirs, ids, folds)
@@ -329,8 +324,8 @@ class Judged:
     """
 
     candidate: str
-    option: int
-    local_option: int
+    option: Option
+    local_option: Option
     gains: Mapping[str, Estimate]
     takes: frozenset[str]
     whole: Mapping[str, Estimate]
@@ -342,7 +337,7 @@ class Judged:
         return replace(self, gains=gains, takes=frozenset(names[id] for id in self.takes), whole=whole)
 
     @classmethod
-    def of(cls, trials: Trials, share: float, whole: str = "all") -> Judged:
+    def of(cls, trials: Trials, share: float) -> Judged:
         """Judge all candidates: choose the recommended one on all folds, and estimate its gains fold by fold.
 
         share: the share of a client's samples that a fold's models were trained on.
@@ -353,8 +348,8 @@ class Judged:
         chosen = {fold: trials.best(trials.without(fold))[0] for fold in every}
         agreed = [fold for fold, name in chosen.items() if HEADS.get(name, name) == base]
         estimates, takes = trials.judged(candidate, agreed if len(agreed) > 1 else every, share)
-        local = trials.option(trials.candidates[0], every)
-        return cls(candidate, option, local, estimates, takes, trials.judged(whole, every, share)[0], len(agreed))
+        local, (whole, _) = trials.option("local", every), trials.judged("all", every, share)
+        return cls(candidate, option, local, estimates, takes, whole, len(agreed))
 
 
 def _mean(gains: Mapping[str, Estimate | None]) -> Estimate:

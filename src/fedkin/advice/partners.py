@@ -56,7 +56,7 @@ def _drawn(members: Sequence[str], seed: int) -> set[Coalition]:
     return coalitions
 
 
-def shapes_of(coalitions: Iterable[Coalition]) -> list[Shape]:
+def coalition_shapes(coalitions: Iterable[Coalition]) -> list[Shape]:
     """Pack coalitions into shapes; those in one shape have no common member. The last shape has no group."""
     packed: list[list[Coalition]] = []
     taken: list[Coalition] = []

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,8 @@ import torch
 
 from fedkin import codec
 from fedkin.advice.candidates import Shape
-from fedkin.advice.choice import outcomes_of
+from fedkin.advice.choice import Marks, Option, marks_of, outcomes_of
+from fedkin.analysis.paired import Outcomes
 from fedkin.codec import Params
 from fedkin.engines import Setup
 from fedkin.errors import MethodError, RunError
@@ -173,27 +174,41 @@ def tried_strengths(bench: Bench, federation: Federation) -> list[Strength]:
     return [one for one in strengths(task) if one.personal and one.weights in (one.bias, math.inf)]
 
 
+class _Part(NamedTuple):
+    """A shape that a run trains on one split. number: of the shape among those of the split; heads: as in `Work`."""
+
+    split: int
+    number: int
+    shape: Shape
+    heads: bool
+
+    def client(self, id: str) -> str:
+        """This client's id in the run, which trains other parts for it too."""
+        return f"{id}/{self.split}.{self.number}"
+
+
 @dataclass(frozen=True, eq=False)
 class Work:
-    """All runs of an advice. shapes: for each split, the different shapes to train. rates: of local training.
+    """All runs of an advice: every shape of every split is trained with every learning rate.
 
-    heads: for each split, the shapes whose clients also get their own heads, with these strengths.
+    shapes: for each split {shape to train: whether clients that share a model also get own heads, of each strength}.
     """
 
     federation: Federation
     folds: Mapping[str, Folds]
-    shapes: Sequence[Sequence[Shape]]
-    heads: Sequence[frozenset[Shape]]
+    shapes: Sequence[Mapping[Shape, bool]]
     rates: Sequence[float]
     bench: Bench
     strengths: Sequence[Strength] = ()
 
-    def jobs(self) -> list[tuple[int, tuple[tuple[int, int], ...]]]:
-        """For each run: (number of the rate, its parts (split, number of the shape))."""
-        parts = [(split, place) for split, each in enumerate(self.shapes) for place in range(len(each))]
+    def _parts_by_run(self) -> list[list[_Part]]:
+        """What each run with one rate trains."""
+        parts = [
+            _Part(split, number, shape, heads)
+            for split, shapes in enumerate(self.shapes) for number, (shape, heads) in enumerate(shapes.items())
+        ]  # fmt: skip
         size = max(1, _TOGETHER // len(self.federation))
-        chunks = [tuple(parts[start : start + size]) for start in range(0, len(parts), size)]
-        return [(rate, chunk) for rate in range(len(self.rates)) for chunk in chunks]
+        return [parts[start : start + size] for start in range(0, len(parts), size)]
 
     def run_all(
         self,
@@ -208,23 +223,38 @@ class Work:
         before the first rate and before each rate not yet in `folder`: if False, this and later rates are left out.
         """
         outputs: Outputs = {}
-        jobs = {f"run-{number}.safetensors": job for number, job in enumerate(self.jobs())}
-        # Finished runs are read even without time for further ones.
-        missing = [rate for name, (rate, _) in jobs.items() if folder is None or not (folder / name).exists()]
-        ask_for_time = {0, *missing}
-        for number, (name, (rate, parts)) in enumerate(jobs.items()):
-            progress(number, len(jobs))
-            if rate in ask_for_time and not goes_on(rate):
+        runs = self._parts_by_run()
+        total = len(self.rates) * len(runs)
+        for rate in range(len(self.rates)):
+            numbers = range(rate * len(runs), (rate + 1) * len(runs))
+            paths = [None if folder is None else folder / f"run-{number}.safetensors" for number in numbers]
+            # Finished runs are read even without time for further ones.
+            finished = rate > 0 and all(path is not None and path.exists() for path in paths)
+            if not finished and not goes_on(rate):
                 break
-            ask_for_time.discard(rate)
-            outcomes = self._read_or_run(None if folder is None else folder / name, rate, parts)
-            for place, (split, shape) in enumerate(parts):
-                by_client = {id: outcomes[f"{place}/{id}"] for id in self.federation}
-                outputs[rate, split, self.shapes[split][shape]] = by_client
-        progress(len(jobs), len(jobs))
+            for number, path, parts in zip(numbers, paths, runs, strict=True):
+                progress(number, total)
+                outcomes = self._read_or_run(path, rate, parts)
+                for place, part in enumerate(parts):
+                    outputs[rate, part.split, part.shape] = {id: outcomes[f"{place}/{id}"] for id in self.federation}
+        progress(total, total)
         return outputs
 
-    def _read_or_run(self, path: Path | None, rate: int, parts: Sequence[tuple[int, int]]) -> dict[str, Values]:
+    def marks(self, outputs: Outputs, option: Option, shapes: Sequence[Shape], id: str, fold: int) -> Marks | None:
+        """The marks of a client's model on the samples of a fold; shapes: the model's shape in each split.
+
+        A client that shares no model has only a local one, which it uses with any option.
+        """
+        kind: Any = self.federation.task.kind
+        dealt, (rate, model) = self.folds[id], option
+        split = 0 if dealt.by_time else fold
+        rows = dealt.validated(split)
+        inside = dealt.fold[rows] == fold
+        truth = self.federation[id].train.labels().numpy()[rows][inside] if kind == "risk" else None
+        models = outputs[rate, split, shapes[split]][id]
+        return marks_of(Outcomes(kind, models[min(model, len(models) - 1)][inside], truth))
+
+    def _read_or_run(self, path: Path | None, rate: int, parts: Sequence[_Part]) -> dict[str, Values]:
         """Read the outcomes of a run from a file; if there is none, do the run and write them, if it has a path."""
         if path is not None and path.exists():
             return _read(path)
@@ -233,40 +263,33 @@ class Work:
             _write(path, outcomes)
         return outcomes
 
-    def _run(self, rate: int, parts: Sequence[tuple[int, int]]) -> dict[str, Values]:
-        """Train these parts in one run; returns the outcomes of their models, by "number of the part/id"."""
+    def _run(self, rate: int, parts: Sequence[_Part]) -> dict[str, Values]:
+        """Train these parts in one run; returns the outcomes of their models, by "place of the part/id"."""
         clients: list[Client] = []
-        trains = self._training_samples(dict.fromkeys(split for split, _ in parts))
+        # They are contiguous in memory, because batches are drawn from them many times.
+        trains = {
+            (id, split): client.train.take(self.folds[id].trained(split)).own()
+            for split in dict.fromkeys(part.split for part in parts) for id, client in self.federation.items()
+        }  # fmt: skip
         groups, near = dict[str, tuple[str, ...]](), dict[str, tuple[str, ...]]()
-        for place, (split, number) in enumerate(parts):
-            names = {id: f"{id}/{split}.{number}" for id in self.federation}
-            shape = self.shapes[split][number].renamed(names)
+        for place, part in enumerate(parts):
+            shape = part.shape.renamed({id: part.client(id) for id in self.federation})
             groups |= {f"{place}.{count}": members for count, members in enumerate(shape.groups)}
             near |= dict(shape.near)
             for id, client in self.federation.items():
                 # No test samples: outcomes are needed sample by sample, so they are computed after the run.
-                clients.append(Client(names[id], trains[id, split], client.train.take([])))
+                clients.append(Client(part.client(id), trains[id, part.split], client.train.take([])))
         method = parse(Given, {"groups": groups, "near": near}, "method")
         together = Federation(clients, self.federation.task, self.federation.name)
         net, result = trained(method, together, self.bench, self.rates[rate])
         outcomes, module = {}, net.scratch()
-        for place, (split, number) in enumerate(parts):
-            shape = self.shapes[split][number]
-            for id in self.federation:
-                params, train = result.models[f"{id}/{split}.{number}"], trains[id, split]
-                test = self.federation[id].train.take(self.folds[id].validated(split))
-                with_heads = shape in self.heads[split] and bool(shape.partners(id))
-                outcomes[f"{place}/{id}"] = self._outcomes(net, module, params, train if with_heads else None, test)
+        for place, part in enumerate(parts):
+            for id, client in self.federation.items():
+                params = result.models[part.client(id)]
+                train = trains[id, part.split] if part.heads and part.shape.partners(id) else None
+                test = client.train.take(self.folds[id].validated(part.split))
+                outcomes[f"{place}/{id}"] = self._outcomes(net, module, params, train, test)
         return outcomes
-
-    def _training_samples(self, splits: Iterable[int]) -> dict[tuple[str, int], Samples]:
-        """The samples of each client that train in these splits."""
-        # They are contiguous in memory, because batches are drawn from them many times.
-        return {
-            (id, split): client.train.take(self.folds[id].trained(split)).own()
-            for split in splits
-            for id, client in self.federation.items()
-        }
 
     def _outcomes(self, net: Net, module: BodyHead, params: Params, train: Samples | None, test: Samples) -> Values:
         """[models, samples] outcomes of a client's models; train: samples to fit its own heads to (None: no heads)."""

@@ -267,7 +267,7 @@ def advise(
     fedkin advise stays.csv --target died --client hospital
     """
     begun = perf_counter()  # before imports, which take seconds
-    from fedkin.advice.advising import RECOMMENDED, Budget, recommend
+    from fedkin.advice.recommending import RECOMMENDED, Budget, recommend
     from fedkin.folders import locked
     from fedkin.report import write_report
 

@@ -27,7 +27,7 @@ from fedkin.records.metrics import missing_sentence
 from fedkin.records.run import Result
 from fedkin.running.experiment import Experiment, ProgramInputs, RunSettings, without_none
 from fedkin.running.loop import Watcher, check_measures, run_experiment
-from fedkin.running.plugins import add_installed, files_of, own_section, resolve_names, resolve_value, stages_of
+from fedkin.running.plugins import Resolver, add_installed, files_of, own_section, resolve_names, stages_of
 from fedkin.running.progress import Progress, StopFlag
 from fedkin.running.trackers import Tracker, Tracking
 from fedkin.settings import S, choose, expect, parse, place
@@ -154,8 +154,8 @@ def _method(method: str | AnyMethod, options: Mapping[str, Any]) -> AnyMethod:
         raise ConfigError(f"method: expected a name or a method object, such as FedAvg(), got {method!r}")
     if isinstance(method, str):
         add_installed()
-        (name,), _ = resolve_names([method], "method", "method")
-        settings = resolve_value("method", options, [])
+        name = Resolver().name(method, "method", "method")
+        settings = Resolver().setting("method", options)
         kind = choose(METHODS, name, "method")
         for option in set(options) - set(kind.model_fields):
             if close := get_close_matches(option, signature(run).parameters, 1, 0.8):
@@ -194,7 +194,7 @@ def _training(training: Training | Mapping[str, Any] | None, rounds: int | None)
 def _named(model: AnyModel, head: str | None) -> Model | Modules:
     if isinstance(model, str):
         add_installed()
-        (name,), _ = resolve_names([model], "model", "model")
+        name = Resolver().name(model, "model", "model")
         given = {} if head is None else {"head": head}
         return parse(choose(MODELS, name, "model"), {"name": name, **given}, "model")
     if isinstance(model, type) and issubclass(model, nn.Module):

@@ -37,7 +37,7 @@ from fedkin.learning.training import Training
 from fedkin.network.settings import NetworkSettings
 from fedkin.records.controls import changes_of, split_control
 from fedkin.records.files import SETTINGS_BYTES, check_claim, claimed
-from fedkin.running.plugins import KINDS, add_installed, check_files_read, own_section, resolve_parts, resolve_value
+from fedkin.running.plugins import KINDS, Resolver, add_installed, check_files_read, own_section, resolve_parts
 from fedkin.running.presets import missing, preset_or_file
 from fedkin.running.trackers import TRACKERS, check_trackers
 from fedkin.settings import Settings, choose, flat, parse
@@ -124,70 +124,34 @@ class RunSettings(EngineSettings):
         return torch.float64 if self.dtype == "float64" else torch.float32
 
 
-def without_none(value: Any) -> Any:
-    """Drop settings that are None, since TOML has no null; a missing setting has its default None."""
-    if isinstance(value, Mapping):
-        return {name: without_none(item) for name, item in value.items() if item is not None}
-    return value
-
-
-def nets_for(
-    model: Model, federation: AnyRoster, seed: int, dtype: torch.dtype, precision: Precision = "float32"
-) -> tuple[Net, dict[str, Net] | None]:
-    """Return the server's net, and each client's own net (None if all clients have the server's net).
-
-    Different bodies get heads with equal values, so that clients that share heads start from the same one. If all
-    clients have the same body, they share one net.
-    """
-    deal: Callable[..., Mapping[str, Model]] | None = getattr(model, "deal_bodies", None)
-    if deal is None:
-        return Net.build(lambda: model.build(federation.task), key(seed, "net"), dtype, precision), None
-    dealt = deal(federation)
-    nets_by_body: dict[str, Net] = {}
-    head: nn.Module | None = None
-    for name, body in sorted({repr(body): body for body in dealt.values()}.items()):
-        net = Net.build(partial(body.build, federation.task), key(seed, "net", name), dtype, precision)
-        if head is None:
-            head = net.module.head
-        elif repr(head) != repr(net.module.head):
-            raise ConfigError(
-                f"model: all bodies need the same head, and {body.name!r} has {net.module.head}, another {head}"
-            )
-        nets_by_body[name] = Net(net.module.body, head, dtype, precision=precision)
-    nets = {id: nets_by_body[repr(body)] for id, body in dealt.items()}
-    return nets[min(nets)], nets if len(nets_by_body) > 1 else None
-
-
-def check_padding(source: Source, nets: Iterable[Net]) -> None:
-    """Raise ConfigError if a net's padding id differs from the id with which the source pads texts."""
-    given = getattr(source, "padding", None)
-    if given is None or getattr(source, "tokens", None) is None:
-        return
-    for net in nets:
-        for module in net.module.modules():
-            if isinstance(module, Tokens) and module.padding != given:
-                raise ConfigError(
-                    f"data.padding: texts are filled up with {given}, and padding is {module.padding} to the model; "
-                    f"set data.padding = {module.padding}"
-                )
-
-
-def public_from(data_root: Path) -> Callable[[str], Dataset]:
-    """Return a function that reads a data set in this folder by its name, and caches it."""
-
-    @lru_cache(maxsize=4)
-    def public(name: str) -> Dataset:
-        source = parse(choose(SOURCES, name, "the server's data set"), {"source": name}, "the server's data set")
-        return source.loaded(data_root)
-
-    return public
-
-
 SECTIONS = (
     "name", "own", "data", "scenario", "model", "training", "method", "methods", "faults", "privacy", "run", "network",
 )  # fmt: skip
 
 _LOG = logging.getLogger("fedkin")
+
+
+# -- experiment files, and changes of settings -------------------------------------------------------------------------
+
+
+def load(path: Path, changes: Sequence[str] = ()) -> Experiment:
+    """Read the experiment in a TOML file, with changes as in `changed_experiment`; raises ConfigError.
+
+    path: a file, or the name of a preset. Files that the experiment names (`own`, FILE.py:CLASS) are read relative to
+    its folder, and files that changes name relative to the working folder.
+    """
+    path = preset_or_file(path)
+    return changed_experiment(resolve_parts(read_table(path), path.parent), changes, str(path))
+
+
+def read_table(path: Path) -> dict[str, Any]:
+    """Read a TOML file as a dict; raises ConfigError naming the file and the line."""
+    try:
+        return toml_of(text_in(path, SETTINGS_BYTES))
+    except FileNotFoundError:
+        raise missing(path) from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read as TOML ({error_text(error)})") from None
 
 
 def changed_experiment(table: Mapping[str, Any], changes: Sequence[str], where: str) -> Experiment:
@@ -242,10 +206,10 @@ def resolve_changes(changes: Mapping[str, Any]) -> tuple[dict[str, Any], list[st
 
     Files are relative to the working folder.
     """
-    files: list[str] = []
+    resolver = Resolver()
     for path in changes:
         assign({}, path, None, path)  # raises for a path that does not exist
-    return {path: resolve_value(path, value, files) for path, value in changes.items()}, files
+    return {path: resolver.setting(path, value) for path, value in changes.items()}, resolver.files
 
 
 def setting_value(text: str, where: str) -> Any:
@@ -261,26 +225,29 @@ def setting_value(text: str, where: str) -> Any:
 
 def _drop_others(new: dict[str, Any], before: Mapping[str, Any], changed_paths: set[str]) -> None:
     """If another kind was chosen, drop the file's settings that this kind does not have."""
-    for section, (field, registry, _) in KINDS.items():
+    for section, kind in KINDS.items():
         old_settings, settings = before.get(section), new.get(section, {})
-        if f"{section}.{field}" not in changed_paths or not isinstance(old_settings, Mapping):
+        named, all_given = f"{section}.{kind.field}" in changed_paths, section in changed_paths
+        if not named or all_given or not isinstance(old_settings, Mapping):
             continue
-        name, old_name = settings.get(field), old_settings.get(field)
-        if name != old_name and isinstance(name, str) and name in registry:
-            changed = {path.split(".")[1] for path in changed_paths if path.startswith(section)}
-            kept = changed.union(registry[name].model_fields)
-            new[section] = _without_others(settings, kept, f"{section}.{field} = {name!r}", old_name)
+        name, old_name = settings.get(kind.field), old_settings.get(kind.field)
+        if name != old_name and isinstance(name, str) and name in kind.known:
+            changed = {path.split(".")[1] for path in changed_paths if path.startswith(f"{section}.")}
+            kept = changed.union(kind.known[name].model_fields)
+            if dropped := [setting for setting in settings if setting not in kept]:
+                _LOG.warning("%s", f"{section}.{kind.field} = {name!r}: left out {', '.join(dropped)} of the file, "
+                             f"which are settings of {escaped(str(old_name), 80)!r}")  # fmt: skip
+            new[section] = {setting: value for setting, value in settings.items() if setting in kept}
 
 
-def _without_others(settings: dict[str, Any], kept: set[str], choice: str, old_name: object) -> dict[str, Any]:
-    """Return the settings to keep; a log message names the others, which only the former kind `old_name` has."""
-    if dropped := [setting for setting in settings if setting not in kept]:
-        _LOG.warning("%s", f"{choice}: left out {', '.join(dropped)} of the file, "
-                     f"which are settings of {escaped(str(old_name), 80)!r}")  # fmt: skip
-    return {setting: value for setting, value in settings.items() if setting in kept}
+def without_none(value: Any) -> Any:
+    """Drop settings that are None, since TOML has no null; a missing setting has its default None."""
+    if isinstance(value, Mapping):
+        return {name: without_none(item) for name, item in value.items() if item is not None}
+    return value
 
 
-_PROGRAM_SECTIONS = ("name", "data", "scenario", "model")
+# -- experiments -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -343,10 +310,9 @@ class Experiment:
         """
         add_installed()
         if inputs is None:
-            return cls(**_sections(table, ()), table=table)
-        objects: dict[str, Any] = {"name": "", "data": inputs, "scenario": inputs, "model": inputs.settings or inputs}
-        sections = _sections({"method": {"name": "local"}, **table}, _PROGRAM_SECTIONS)
-        return cls(**objects, **sections, table=table, inputs=inputs)
+            return cls(**_sections(table, {}), table=table)
+        given = {"name": "", "data": inputs, "scenario": inputs, "model": inputs.settings or inputs}
+        return cls(**_sections({"method": {"name": "local"}, **table}, given), table=table, inputs=inputs)
 
     def for_method(self, method: str) -> Experiment:
         """Return the experiment as `compare` runs it for one method: with the changes in `[methods.NAME]`.
@@ -457,51 +423,71 @@ class Experiment:
         return setup if data_root is None else replace(setup, public=public_from(data_root))
 
 
-def load(path: Path, changes: Sequence[str] = ()) -> Experiment:
-    """Read the experiment in a TOML file, with changes as in `changed_experiment`; raises ConfigError.
+def nets_for(
+    model: Model, federation: AnyRoster, seed: int, dtype: torch.dtype, precision: Precision = "float32"
+) -> tuple[Net, dict[str, Net] | None]:
+    """Return the server's net, and each client's own net (None if all clients have the server's net).
 
-    path: a file, or the name of a preset. Files that the experiment names (`own`, FILE.py:CLASS) are read relative to
-    its folder, and files that changes name relative to the working folder.
+    Different bodies get heads with equal values, so that clients that share heads start from the same one. If all
+    clients have the same body, they share one net.
     """
-    path = preset_or_file(path)
-    return changed_experiment(resolve_parts(read_table(path), path.parent), changes, str(path))
+    deal: Callable[..., Mapping[str, Model]] | None = getattr(model, "deal_bodies", None)
+    if deal is None:
+        return Net.build(lambda: model.build(federation.task), key(seed, "net"), dtype, precision), None
+    dealt = deal(federation)
+    nets_by_body: dict[str, Net] = {}
+    head: nn.Module | None = None
+    for name, body in sorted({repr(body): body for body in dealt.values()}.items()):
+        net = Net.build(partial(body.build, federation.task), key(seed, "net", name), dtype, precision)
+        if head is None:
+            head = net.module.head
+        elif repr(head) != repr(net.module.head):
+            raise ConfigError(
+                f"model: all bodies need the same head, and {body.name!r} has {net.module.head}, another {head}"
+            )
+        nets_by_body[name] = Net(net.module.body, head, dtype, precision=precision)
+    nets = {id: nets_by_body[repr(body)] for id, body in dealt.items()}
+    return nets[min(nets)], nets if len(nets_by_body) > 1 else None
 
 
-def read_table(path: Path) -> dict[str, Any]:
-    """Read a TOML file as a dict; raises ConfigError naming the file and the line."""
-    try:
-        return toml_of(text_in(path, SETTINGS_BYTES))
-    except FileNotFoundError:
-        raise missing(path) from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read as TOML ({error_text(error)})") from None
+def check_padding(source: Source, nets: Iterable[Net]) -> None:
+    """Raise ConfigError if a net's padding id differs from the id with which the source pads texts."""
+    given = getattr(source, "padding", None)
+    if given is None or getattr(source, "tokens", None) is None:
+        return
+    for net in nets:
+        for module in net.module.modules():
+            if isinstance(module, Tokens) and module.padding != given:
+                raise ConfigError(
+                    f"data.padding: texts are filled up with {given}, and padding is {module.padding} to the model; "
+                    f"set data.padding = {module.padding}"
+                )
 
 
-def names_a_folder(name: str) -> bool:
-    """Whether this is a valid folder name on every operating system."""
-    usual = printable(name) and not set(name) & set('/\\:*?"<>|') and not name.startswith(".")
-    return usual and len(name.encode()) <= 200
+def public_from(data_root: Path) -> Callable[[str], Dataset]:
+    """Return a function that reads a data set in this folder by its name, and caches it."""
+
+    @lru_cache(maxsize=4)
+    def public(name: str) -> Dataset:
+        source = parse(choose(SOURCES, name, "the server's data set"), {"source": name}, "the server's data set")
+        return source.loaded(data_root)
+
+    return public
 
 
-def _section(table: Mapping[str, Any], name: str, default: Any = None) -> Mapping[str, Any]:
-    section = table.get(name, default)
-    if section is None:
-        raise ConfigError(f"[{name}]: this section is missing")
-    if not isinstance(section, Mapping):
-        raise ConfigError(f"{name}: expected a section [{name}], got {section!r}")
-    return section
+# -- checks of a table -------------------------------------------------------------------------------------------------
 
 
-def _sections(table: Mapping[str, Any], program_sections: Sequence[str]) -> dict[str, Any]:
+def _sections(table: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parts of an experiment by field; raises one ConfigError naming every error.
 
-    program_sections: sections that a program handed over as objects.
+    given: the parts that a program handed over as objects.
     """
-    parts, wrong = _checked(table, program_sections)
+    parts, wrong = _checked(table, given)
     mistakes = list(wrong)
     try:
         for other in _section(table, "methods", {}):
-            mistakes += _wrong_for(table, other, wrong, program_sections)
+            mistakes += _wrong_for(table, other, wrong, given)
     except ConfigError as error:
         mistakes += error.args
     if mistakes:
@@ -509,17 +495,19 @@ def _sections(table: Mapping[str, Any], program_sections: Sequence[str]) -> dict
     return parts
 
 
-def _checked(table: Mapping[str, Any], program_sections: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+def _checked(table: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Return (the parts of an experiment by field, the errors); ignores the sections [methods.NAME]."""
-    wrong = _section_errors(table, program_sections)
+    wrong = [f"{name}: no such section; {nearest(name, SECTIONS)}" for name in table if name not in SECTIONS]
+    given_twice = [name for name in given if name in table]
+    wrong += [f"{name}: handed over by a program, so that no setting changes it" for name in given_twice]
     misspelt = [field for field in SECTIONS if field not in table and any(f"'{field}'" in one for one in wrong)]
     try:
         check_files_read(table.get("own", []))
     except ConfigError as error:
         wrong += error.args
-    parts: dict[str, Any] = {}
+    parts = dict(given)
     # If a section's name was misspelt, do not also report the section as missing.
-    left_out = {*program_sections, *misspelt, "own", "methods"}
+    left_out = {*given, *misspelt, "own", "methods"}
     for section in [section for section in SECTIONS if section not in left_out]:
         try:
             parts[section] = part_of(table, section)
@@ -528,39 +516,32 @@ def _checked(table: Mapping[str, Any], program_sections: Sequence[str]) -> tuple
     return parts, wrong
 
 
-def _section_errors(table: Mapping[str, Any], program_sections: Sequence[str]) -> list[str]:
-    wrong = [f"{name}: no such section; {nearest(name, SECTIONS)}" for name in table if name not in SECTIONS]
-    given_twice = [name for name in program_sections if name in table]
-    return wrong + [f"{name}: handed over by a program, so that no setting changes it" for name in given_twice]
+def _wrong_for(
+    table: Mapping[str, Any], method: str, already_named: Sequence[str], given: Mapping[str, Any]
+) -> list[str]:
+    """The errors in a method's section, without the errors already found in the experiment."""
+    try:
+        changes_of(method, "methods")
+        _, wrong = _checked(_table_of(table, method)[0], given)
+    except ConfigError as error:
+        return [str(error)]
+    return [f"methods.{method}: {one}" for one in wrong if one not in already_named]
 
 
 def _table_of(table: Mapping[str, Any], method: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return (the table of an experiment for one method, the changes that made it); raises ConfigError."""
     base, control = split_control(method)
-    changes = changes_of(method)
     varied = copy.deepcopy(dict(table))
     sections = varied.pop("methods", {})
-    changes = flat(_section(sections, base, {})) | changes
-    changes |= flat(_section(sections, method, {})) if control is not None else {}
-    own_section = varied.get("method")
-    varied["method"] = (
-        own_section if isinstance(own_section, Mapping) and own_section.get("name") == base else {"name": base}
-    )
+    changes = flat(_section(sections, base, {})) | changes_of(method)
+    if control is not None:
+        changes |= flat(_section(sections, method, {}))
+    given = varied.get("method")
+    if not isinstance(given, Mapping) or given.get("name") != base:
+        varied["method"] = {"name": base}
     for path, value in changes.items():
         assign(varied, path, value, f"methods.{method}")
     return varied, changes
-
-
-def _wrong_for(
-    table: Mapping[str, Any], method: str, already_named: Sequence[str], program_sections: Sequence[str]
-) -> list[str]:
-    """The errors in a method's section, without the errors already found in the experiment."""
-    try:
-        changes_of(method, "methods")
-        _, wrong = _checked(_table_of(table, method)[0], program_sections)
-    except ConfigError as error:
-        return [str(error)]
-    return [f"methods.{method}: {one}" for one in wrong if one not in already_named]
 
 
 _PLAIN: Mapping[str, type[Settings]] = {
@@ -580,11 +561,25 @@ def part_of(table: Mapping[str, Any], section: str) -> Any:
         if isinstance(plain, RunSettings):
             choose(ENGINES, plain.engine, "run.engine")
         return plain
-    field, registry, _ = KINDS[section]
-    settings = dict(_section(table, section))
-    if field not in settings:
-        raise ConfigError(f"{section}.{field}: missing, and it has no default")
-    part = choose(registry, settings[field], f"{section}.{field}")
+    kind, settings = KINDS[section], dict(_section(table, section))
+    if kind.field not in settings:
+        raise ConfigError(f"{section}.{kind.field}: missing, and it has no default")
+    part = choose(kind.known, settings[kind.field], f"{section}.{kind.field}")
     if section == "method":  # the name is no setting of the method
-        del settings[field]
+        del settings[kind.field]
     return parse(part, settings, section)
+
+
+def names_a_folder(name: str) -> bool:
+    """Whether this is a valid folder name on every operating system."""
+    usual = printable(name) and not set(name) & set('/\\:*?"<>|') and not name.startswith(".")
+    return usual and len(name.encode()) <= 200
+
+
+def _section(table: Mapping[str, Any], name: str, default: Any = None) -> Mapping[str, Any]:
+    section = table.get(name, default)
+    if section is None:
+        raise ConfigError(f"[{name}]: this section is missing")
+    if not isinstance(section, Mapping):
+        raise ConfigError(f"{name}: expected a section [{name}], got {section!r}")
+    return section

@@ -81,8 +81,8 @@ def execute(
         engine = (make or ENGINES[run.engine])(replace(setup, engine=run, measures=every))
     try:
         with closing(engine), method_errors(setup.method):
-            loop = _Loop(engine, run, records, tracking, watcher, begun, settings)
-            loop.begin(name)
+            loop = _Loop(engine, run, records, tracking, watcher, begun)
+            loop.begin(name, settings)
             loop.run_rounds()
             summary = loop.end(name, scenario or engine.all_clients.name)
             models = engine.models()
@@ -118,7 +118,6 @@ class _Loop:
     tracking: Tracking
     watcher: Watcher | None
     begun: float
-    settings: Callable[[], Mapping[str, Any]]
     clock: Clock = field(default_factory=partial(Clock, "records", "checkpoint"))
     done: int = 0
     outcome: Outcome | None = None
@@ -129,7 +128,7 @@ class _Loop:
     def __post_init__(self) -> None:
         self.total = self.engine.setup.training.rounds
 
-    def begin(self, name: str) -> None:
+    def begin(self, name: str, settings: Callable[[], Mapping[str, Any]]) -> None:
         """Restore the last checkpoint if there is one, and inform watcher and trackers."""
         resumed = self.records.begin(self.engine.all_clients.task, self.engine.facts)
         if resumed is not None:
@@ -142,7 +141,7 @@ class _Loop:
         setup, clients = self.engine.setup, self.engine.all_clients
 
         def tracked_facts() -> dict[str, Any]:
-            return {**self.settings(), "federation": clients.name, "clients": len(clients), "fedkin": __version__}
+            return {**settings(), "federation": clients.name, "clients": len(clients), "fedkin": __version__}
 
         self.tracking.started(tracked_facts, f"{name}-{setup.method.name}-seed{setup.seed}", self.done)
 

@@ -14,7 +14,7 @@ import re
 import sys
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import entry_points
 from inspect import isabstract
@@ -45,11 +45,15 @@ GROUPS = {
 
 
 class Kind(NamedTuple):
-    """Parts of one kind: the field in their section that names one, all known parts by name, and their base classes."""
+    """Parts of one kind: the field in their section that names one, all known parts by name, and their base classes.
+
+    decorator: if a decorator makes them, what it says about a part, and how it is written.
+    """
 
     field: str
     known: dict[str, Any]
-    bases: tuple[type, ...]
+    bases: tuple[type[Any], ...]
+    decorator: str = ""
 
     def defines(self, part: Any, module: str) -> bool:
         """Whether `part` looks like a part of this kind and is defined in this module."""
@@ -65,28 +69,22 @@ class Kind(NamedTuple):
         """
         if self.known is MODELS and _is_module(part):
             part = plain(part)
-        if isinstance(part, (Measure, Stage)) and isinstance(part, self.bases):
-            return part.name, part
-        self._check_class(part, label or getattr(part, "__name__", repr(part)))
-        field = part.model_fields.get(self.field)
-        name = field.default if field is not None else part.__dict__.get(self.field)
-        if not plain_word(name):
-            raise ConfigError(f"{part.__name__} has no {self.field}, or one that is no plain word: give it its own")
-        return name, part
-
-    def _check_class(self, part: Any, label: str) -> None:
-        """Raise ConfigError unless this is a class of this kind that can be used."""
-        if self.known is STAGES:
-            raise ConfigError(f"{label} does not say which stage it is: put @fedkin.graph.stage('groups') above it")
-        if self.known is MEASURES:
-            raise ConfigError(
-                f"{label} does not say whether higher is better: put @fedkin.metric(higher=True) above it"
-            )
-        if not isinstance(part, type) or not issubclass(part, self.bases):
+        label = label or getattr(part, "__name__", repr(part))
+        if self.decorator:
+            if isinstance(part, self.bases):
+                return part.name, part
+            raise ConfigError(f"{label} does not say {self.decorator} above it")
+        fits = isinstance(part, type) and issubclass(part, self.bases)
+        if not fits:
             of = " or ".join(base.__name__ for base in self.bases)
             raise ConfigError(f"{label} is no {of}: write class {label}({self.bases[0].__name__})")
         if missing := sorted(getattr(part, "__abstractmethods__", ())):
             raise ConfigError(f"{label} lacks what it needs: {', '.join(missing)}")
+        declared = part.model_fields.get(self.field)
+        name = declared.default if declared is not None else part.__dict__.get(self.field)
+        if not plain_word(name):
+            raise ConfigError(f"{part.__name__} has no {self.field}, or one that is no plain word: give it its own")
+        return name, part
 
 
 KINDS: Mapping[str, Kind] = {
@@ -94,19 +92,20 @@ KINDS: Mapping[str, Kind] = {
     "scenario": Kind("name", SCENARIOS, (Scenario,)),
     "model": Kind("name", MODELS, (Model,)),
     "method": Kind("name", METHODS, (ServerMethod, PeerMethod)),
-    "metric": Kind("name", MEASURES, (Measure,)),
-    "graph": Kind("name", STAGES, (Stage,)),
+    "metric": Kind("name", MEASURES, (Measure,), "whether higher is better: put @fedkin.metric(higher=True)"),
+    "graph": Kind("name", STAGES, (Stage,), "which stage it is: put @fedkin.graph.stage('groups')"),
 }
 
 
-class _UserFile(NamedTuple):
-    """A file that was read: its hash, and the names of its parts by (section, label)."""
+def _module_of(part: Any) -> str:
+    """Return the module that defines a part; empty if there is none."""
+    if isinstance(part, Measure):
+        return part.home
+    return getattr(part if isinstance(part, type) else getattr(part, "part", None), "__module__", None) or ""
 
-    digest: str
-    parts: dict[tuple[str, str], str]
 
-
-_FILES: dict[str, _UserFile] = {}
+def _is_module(part: object) -> bool:
+    return isinstance(part, type) and issubclass(part, nn.Module)
 
 
 @cache
@@ -130,6 +129,102 @@ def add_installed() -> None:
                 _LOG.warning("%s cannot be used: %s", where, escaped(f"{type(error).__name__}: {error}", 300))
 
 
+_FIELDS = {f"{section}.{kind.field}": section for section, kind in KINDS.items()}
+
+
+def resolve_parts(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Read the files of an experiment's table; returns the table with part names in place of FILE.py:CLASS.
+
+    Its `own` then lists the files with their hashes. Files that `own` already lists are read too. Paths are relative to
+    `folder`. Raises ConfigError, also for a file that has changed since its hash was noted.
+    """
+    resolver = Resolver(folder, read_own(table, folder))
+    return {name: resolver.setting(name, value) for name, value in table.items()} | own_section(resolver.files)
+
+
+def resolve_names(names: Sequence[str], section: str, where: str) -> tuple[list[str], list[str]]:
+    """Return (names, with part names in place of FILE.py:CLASS; the files that were read, for `own`)."""
+    resolver = Resolver()
+    return [resolver.name(name, section, where) for name in names], resolver.files
+
+
+def own_section(files: Sequence[str]) -> dict[str, list[str]]:
+    """Return the part `own` of an experiment's table for these files; empty without files."""
+    return {"own": list(dict.fromkeys(files))} if files else {}
+
+
+@dataclass
+class Resolver:
+    """Reads each FILE.py:NAME in settings, and puts the part's name in its place.
+
+    folder: where relative paths begin. files: those that were read, as listed in `own`.
+    """
+
+    folder: Path = Path()
+    files: list[str] = field(default_factory=list)
+
+    def setting(self, path: str, value: Any) -> Any:
+        """Return the value of a setting with part names, at any depth; raises ConfigError.
+
+        path: of the setting or section, such as "model.name" or "methods.mine.method.graph.groups".
+        """
+        if not path.startswith("methods."):
+            return self._value(value, path, "")
+        _, method, *inner = path.split(".", 2)
+        return self._value(value, "".join(inner), f"methods.{method}.")
+
+    def _value(self, value: Any, path: str, prefix: str) -> Any:
+        """As `setting`; prefix: "methods.NAME." for a path inside the section of a method, where sections repeat."""
+        where = f"{prefix}{path}"
+        if isinstance(value, Mapping):
+            if path == "methods":
+                return self._methods(value, where)
+            return {key: self._value(inner, f"{path}.{key}".lstrip("."), prefix) for key, inner in value.items()}
+        if path == "run.metrics":
+            names = value.split(",") if isinstance(value, str) else value
+            if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+                return value
+            return [self.name(name.strip(), "metric", where) for name in names]
+        section = _FIELDS.get(path) or ("graph" if path.startswith("method.") else None)
+        if section is None or not isinstance(value, str):
+            return value
+        # A text in a method's graph section must be a stage; elsewhere in a method it may be any text.
+        return self.name(value, section, where, required=path in _FIELDS or ".graph." in path)
+
+    def _methods(self, sections: Mapping[str, Any], where: str) -> dict[str, Any]:
+        """Return the sections [methods.NAME], with method names in place of FILE.py:NAME, also inside them."""
+        changed: dict[str, Any] = {}
+        for key, inner in sections.items():
+            place = f"{where}.{key}"
+            name = self.name(key, "method", place)
+            if name in changed:
+                raise ConfigError(
+                    f"{place}: this is {name!r}, which has a section of its own already; make one of both"
+                )
+            changed[name] = self._value(inner, "", f"{place}.")
+        return changed
+
+    def name(self, name: str, section: str, where: str, required: bool = True) -> str:
+        """Read the file of FILE.py:NAME, add it to `files`, and return the part's name; other names stay unchanged.
+
+        required: whether `name` must be a part. Raises ConfigError; for such a name also for FILE.py without a NAME.
+        """
+        split = _IN_FILE.fullmatch(name)
+        if split is None:
+            if required and name.partition("@")[0].endswith(".py"):
+                raise ConfigError(
+                    f"{where}: {escaped(name)}: say which part of the file is meant: {escaped(name)}:NAME"
+                )
+            return name
+        place, label = str((self.folder / split["path"]).resolve()), split["part"]
+        file = _read_file(place, where)
+        if (section, label) not in file.parts:
+            reason = _why_no_part(section, label, file, sys.modules[Path(place).stem])
+            raise ConfigError(f"{where}: {split['path']}: {reason}")
+        self.files.append(file.listed)
+        return file.parts[section, label][0] + (split["control"] or "")
+
+
 def with_absolute_paths(value: Any) -> Any:
     """Return a setting with absolute paths in each FILE.py:NAME, so that the working folder does not matter."""
     if isinstance(value, Mapping):
@@ -140,29 +235,25 @@ def with_absolute_paths(value: Any) -> Any:
     return value if split is None else f"{Path(split['path']).resolve()}:{split['part']}{split['control'] or ''}"
 
 
-def origin(part: Any) -> str:
-    """Return where a part comes from: "fedkin", a file, or the name of another package."""
-    module = _module_of(part)
-    file = getattr(sys.modules.get(module), "__file__", None) or ""
-    return file if file in _FILES else module.partition(".")[0]
+def stages_of(settings: Mapping[str, Any]) -> list[Stage]:
+    """Return the registered graph stages that a method's settings name."""
+    return [STAGES[value] for value in flat(settings).values() if isinstance(value, str) and value in STAGES]
 
 
-def is_own(file: str) -> bool:
-    """Return whether this is a user's file that was read."""
-    return file in _FILES
+class _UserFile(NamedTuple):
+    """A file that was read: its hash, and its parts as {(section, label in the file): (name, part)}."""
+
+    place: str
+    digest: str
+    parts: dict[tuple[str, str], tuple[str, Any]]
+
+    @property
+    def listed(self) -> str:
+        """The file as `own` lists it."""
+        return f"{self.place}#{self.digest}"
 
 
-def _module_of(part: Any) -> str:
-    """Return the module that defines a part; empty if there is none."""
-    if isinstance(part, Measure):
-        return part.home
-    return getattr(part if isinstance(part, type) else getattr(part, "part", None), "__module__", None) or ""
-
-
-def files_of(parts: Iterable[Any]) -> list[str]:
-    """Return the user's files that define these parts, as listed in `own`; parts from packages are left out."""
-    places = dict.fromkeys(origin(part) for part in parts)
-    return [f"{place}#{_FILES[place].digest}" for place in places if place in _FILES]
+_FILES: dict[str, _UserFile] = {}  # by place
 
 
 def read_own(table: Mapping[str, Any], folder: Path) -> list[str]:
@@ -183,29 +274,8 @@ def read_own(table: Mapping[str, Any], folder: Path) -> list[str]:
                 f"own: {place} has changed since this was begun (its hash was {digest}, and is {read.digest}): put it "
                 "back, or begin anew"
             )
-        files.append(f"{place}#{read.digest}")
+        files.append(read.listed)
     return files
-
-
-def check_files_read(own: object) -> None:
-    """Raise ConfigError for files in `own` that were not read: only the user may name files."""
-    for text in own if isinstance(own, list) else [own]:
-        path, _, digest = str(text).partition("#")
-        if path not in _FILES or _FILES[path].digest != digest:
-            named = escaped(str(text), 200)
-            raise ConfigError(f"own: {named}: files are read for an experiment file that you name, only")
-
-
-def _why_no_part(section: str, label: str, file: _UserFile, module: Any) -> str:
-    """Explain why the object `label` in a file is no part of this kind."""
-    if hasattr(module, label):
-        try:
-            KINDS[section].name_and_part(getattr(module, label), label)
-        except ConfigError as error:
-            return str(error)
-    labels = [other for of, other in file.parts if of == section]
-    hint = nearest(label, labels) if labels else f"the file has no {section} with a name"
-    return f"no {section} {label!r}; {hint}"
 
 
 def _read_file(place: str, where: str) -> _UserFile:
@@ -217,32 +287,13 @@ def _read_file(place: str, where: str) -> _UserFile:
     if place in _FILES:
         if _FILES[place].digest == digest:
             return _FILES[place]
-        for (section, _), name in _FILES.pop(place).parts.items():
+        for (section, _), (name, _) in _FILES.pop(place).parts.items():
             KINDS[section].known.pop(name, None)
-    named = _named_parts(_import_file(place, where), f"{where}: {place}")
-    for (section, _), (name, part) in named.items():
+    file = _UserFile(place, digest, _named_parts(_import_file(place, where), f"{where}: {place}"))
+    for (section, _), (name, part) in file.parts.items():
         KINDS[section].known[name] = part
-    _FILES[place] = _UserFile(digest, {key: name for key, (name, _) in named.items()})
-    return _FILES[place]
-
-
-def _named_parts(module: Any, where: str) -> dict[tuple[str, str], tuple[str, Any]]:
-    """Return the (name, part) of each part that a module defines, by (section, label); raises ConfigError."""
-    named: dict[tuple[str, str], tuple[str, Any]] = {}
-    parts: dict[tuple[str, str], Any] = {}
-    for (label, thing), (section, kind) in itertools.product(vars(module).items(), KINDS.items()):
-        if not kind.defines(thing, module.__name__):
-            continue
-        try:
-            name, part = kind.name_and_part(thing)
-            if parts.setdefault((section, name), part) is not part or kind.known.get(name, part) is not part:
-                raise ConfigError(f"{label} is {name!r}, and there is a {section} {name!r} already")
-        except ConfigError as error:
-            if _is_module(thing):  # it may be only a building block of others
-                continue
-            raise ConfigError(f"{where}: {error}") from None
-        named[section, label] = name, part
-    return named
+    _FILES[place] = file
+    return file
 
 
 def _import_file(place: str, where: str) -> Any:
@@ -277,104 +328,59 @@ def _check_module_name(name: str, place: str, where: str) -> None:
         raise ConfigError(f"{where}: {place}: there is a Python module {name!r} already; rename the file")
 
 
-def _is_module(part: object) -> bool:
-    return isinstance(part, type) and issubclass(part, nn.Module)
+def _named_parts(module: Any, where: str) -> dict[tuple[str, str], tuple[str, Any]]:
+    """Return the (name, part) of each part that a module defines, by (section, label); raises ConfigError."""
+    named: dict[tuple[str, str], tuple[str, Any]] = {}
+    parts: dict[tuple[str, str], Any] = {}
+    for (label, thing), (section, kind) in itertools.product(vars(module).items(), KINDS.items()):
+        if not kind.defines(thing, module.__name__):
+            continue
+        try:
+            name, part = kind.name_and_part(thing)
+            if parts.setdefault((section, name), part) is not part or kind.known.get(name, part) is not part:
+                raise ConfigError(f"{label} is {name!r}, and there is a {section} {name!r} already")
+        except ConfigError as error:
+            if _is_module(thing):  # it may be only a building block of others
+                continue
+            raise ConfigError(f"{where}: {error}") from None
+        named[section, label] = name, part
+    return named
 
 
-_FIELDS = {f"{section}.{kind.field}": section for section, kind in KINDS.items()}
+def _why_no_part(section: str, label: str, file: _UserFile, module: Any) -> str:
+    """Explain why the object `label` in a file is no part of this kind."""
+    if hasattr(module, label):
+        try:
+            KINDS[section].name_and_part(getattr(module, label), label)
+        except ConfigError as error:
+            return str(error)
+    labels = [other for of, other in file.parts if of == section]
+    hint = nearest(label, labels) if labels else f"the file has no {section} with a name"
+    return f"no {section} {label!r}; {hint}"
 
 
-def resolve_parts(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Read the files of an experiment's table; returns the table with part names in place of FILE.py:CLASS.
-
-    Its `own` then lists the files with their hashes. Files that `own` already lists are read too. Paths are relative to
-    `folder`. Raises ConfigError, also for a file that has changed since its hash was noted.
-    """
-    files = read_own(table, folder)
-    changed = {name: _resolve(value, name, name, folder, files) for name, value in table.items()}
-    return changed | own_section(files)
+def origin(part: Any) -> str:
+    """Return where a part comes from: "fedkin", a file, or the name of another package."""
+    module = _module_of(part)
+    file = getattr(sys.modules.get(module), "__file__", None) or ""
+    return file if file in _FILES else module.partition(".")[0]
 
 
-def own_section(files: Sequence[str]) -> dict[str, list[str]]:
-    """Return the part `own` of an experiment's table for these files; empty without files."""
-    return {"own": list(dict.fromkeys(files))} if files else {}
+def is_own(file: str) -> bool:
+    """Return whether this is a user's file that was read."""
+    return file in _FILES
 
 
-def resolve_value(path: str, value: Any, files: list[str]) -> Any:
-    """Return a setting's value with part names in place of FILE.py:NAME; adds the files that were read to `files`.
-
-    path: the setting's path, such as "model.name" or "methods.mine.method.graph.groups".
-    """
-    inner_path = "".join(path.split(".", 2)[2:]) if path.startswith("methods.") else path
-    return _resolve(value, inner_path, path, Path(), files)
+def files_of(parts: Iterable[Any]) -> list[str]:
+    """Return the user's files that define these parts, as listed in `own`; parts from packages are left out."""
+    places = dict.fromkeys(origin(part) for part in parts)
+    return [_FILES[place].listed for place in places if place in _FILES]
 
 
-def _resolve(value: Any, path: str, where: str, folder: Path, files: list[str]) -> Any:
-    """Return a value with part names in place of FILE.py:NAME, at any depth; see `resolve_value`.
-
-    path: without the prefix `methods.NAME`, where sections repeat. where: the complete path.
-    """
-    if isinstance(value, Mapping):
-        if path == "methods":
-            return _resolve_methods(value, where, folder, files)
-        return {
-            key: _resolve(inner, f"{path}.{key}".lstrip("."), f"{where}.{key}", folder, files)
-            for key, inner in value.items()
-        }
-    if path == "run.metrics":
-        return _resolve_metrics(value, where, folder, files)
-    section = _FIELDS.get(path) or ("graph" if path.startswith("method.") else None)
-    if section is None or not isinstance(value, str):
-        return value
-    # A text in a method's graph section must be a stage; elsewhere in a method it may be any text.
-    return _resolve_name(value, section, folder, where, files, required=path in _FIELDS or ".graph." in path)
-
-
-def _resolve_methods(sections: Mapping[str, Any], where: str, folder: Path, files: list[str]) -> dict[str, Any]:
-    """Return the sections [methods.NAME], with method names in place of FILE.py:NAME, also inside them."""
-    changed: dict[str, Any] = {}
-    for key, inner in sections.items():
-        place = f"{where}.{key}"
-        name = _resolve_name(key, "method", folder, place, files)
-        if name in changed:
-            raise ConfigError(f"{place}: this is {name!r}, which has a section of its own already; make one of both")
-        changed[name] = _resolve(inner, "", place, folder, files)
-    return changed
-
-
-def _resolve_metrics(value: Any, where: str, folder: Path, files: list[str]) -> Any:
-    """Return metrics with names in place of FILE.py:NAME; a value that is no list of names stays unchanged."""
-    names = value.split(",") if isinstance(value, str) else value
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        return value
-    return [_resolve_name(name.strip(), "metric", folder, where, files) for name in names]
-
-
-def stages_of(settings: Mapping[str, Any]) -> list[Stage]:
-    """Return the registered graph stages that a method's settings name."""
-    return [STAGES[value] for value in flat(settings).values() if isinstance(value, str) and value in STAGES]
-
-
-def resolve_names(names: Sequence[str], section: str, where: str) -> tuple[list[str], list[str]]:
-    """Return (names, with part names in place of FILE.py:CLASS; the files that were read, for `own`)."""
-    files: list[str] = []
-    return [_resolve_name(name, section, Path(), where, files) for name in names], files
-
-
-def _resolve_name(name: str, section: str, folder: Path, where: str, files: list[str], required: bool = True) -> str:
-    """Read the file of FILE.py:NAME, add it to `files`, and return the part's name; other names stay unchanged.
-
-    required: whether `name` must be a part. Raises ConfigError; for such a name also for FILE.py without a NAME.
-    """
-    split = _IN_FILE.fullmatch(name)
-    if split is None:
-        if required and name.partition("@")[0].endswith(".py"):
-            raise ConfigError(f"{where}: {escaped(name)}: say which part of the file is meant: {escaped(name)}:NAME")
-        return name
-    place, label = str((folder / split["path"]).resolve()), split["part"]
-    file = _read_file(place, where)
-    if (section, label) not in file.parts:
-        reason = _why_no_part(section, label, file, sys.modules[Path(place).stem])
-        raise ConfigError(f"{where}: {split['path']}: {reason}")
-    files.append(f"{place}#{file.digest}")
-    return f"{file.parts[section, label]}{split['control'] or ''}"
+def check_files_read(own: object) -> None:
+    """Raise ConfigError for files in `own` that were not read: only the user may name files."""
+    listed = [file.listed for file in _FILES.values()]
+    for text in own if isinstance(own, list) else [own]:
+        if text not in listed:
+            named = escaped(str(text), 200)
+            raise ConfigError(f"own: {named}: files are read for an experiment file that you name, only")

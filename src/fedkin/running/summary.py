@@ -94,8 +94,7 @@ def _traffic(records: Records, ids: Iterable[str]) -> dict[str, Any]:
         up, down = (sum(row[what][way] for row in records.rows["rounds"]) for way in ("up", "down"))
         total[what] = {"up": up, "down": down, "up_per_client": up / len(ids), "down_per_client": down / len(ids)}
     messages = records.rows["messages"]
-    total["floats"]["largest_upload"] = max((row[5] for row in messages if row[1] != SERVER),
-                                            default=0)  # fmt: skip
+    total["floats"]["largest_upload"] = max((row[5] for row in messages if row[1] != SERVER), default=0)
     total["bytes"]["clients"] = bytes_by_client(messages, ids)
     return total
 

@@ -173,19 +173,13 @@ def _beyond_the_ends(
 def _beyond(span: Range, value: float, end: str) -> Any:
     """Return the number half-way to this end of a range, or the next of its values; None if there is none."""
     if not isinstance(span, Span):
-        return _next_of(span, value, end)
+        beyond = [each for each in span if (each > value if end == "largest" else each < value)]
+        return min(beyond, key=lambda each: abs(each - value), default=None)
     limit = span.low if end == "smallest" else span.high
     if value <= limit if end == "smallest" else value >= limit:
         return None
     middle = Span(value, limit, span.log).at(0.5)
     return None if middle == value else middle
-
-
-def _next_of(values: Sequence[Any], value: float, end: str) -> Any:
-    """Return the nearest of these values beyond `value` towards this end; None if there is none."""
-    if end == "largest":
-        return min((each for each in values if each > value), default=None)
-    return max((each for each in values if each < value), default=None)
 
 
 def _ends(
