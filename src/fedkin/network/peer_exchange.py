@@ -119,9 +119,7 @@ class PeerExchange:
                 self._put(to, number, turn, data)
         self.tell(self.others)
         self._wait()
-        self.admit()
-        wait(self.comparisons.values())
-        self.admit()
+        self.admit(timeout=None)
 
     def _wait(self) -> None:
         waited, left = -1, self.settings.grace if self.done else self.settings.deadline
@@ -133,27 +131,33 @@ class PeerExchange:
                 waited = len(missing)
                 self.say(f"waiting for {first_few(missing)}")
             since = time.monotonic()
-            self._look_for(missing, begun_at)
+            self._compare_with(missing, begun_at)
             begun = self._begun_without(missing)
-            if _may_begin_without(missing, begun):
+            # One on which they count may not be connected here yet: it may be starting again, as this peer is.
+            if begun and not {id for there in begun for id in there.counts}.intersection(missing):
                 return
             if begun or (self.done and self.members):
                 left -= time.monotonic() - since
                 if left <= 0:
                     return
 
-    def _look_for(self, missing: Sequence[str], since: float) -> None:
-        """Admit missing peers that are connected, if they answer; raises RunError for another agreement."""
-        present = self.link.present()
-        here = [id for id in missing if id in present]
-        if not here:
+    def _missing(self) -> list[str]:
+        """Return the peers that must come before this peer begins, and have not come yet."""
+        first, missing = self.settings.clients, [id for id in self.others if id not in self.members]
+        if isinstance(first, int):
+            return missing if len(self.members) + 1 < min(first, len(self.others) + 1) else []
+        return [id for id in missing if id in first]
+
+    def _compare_with(self, missing: Sequence[str], since: float) -> None:
+        """Compare agreements with missing peers that are connected; raises RunError for another agreement."""
+        if not self.link.present().intersection(missing):
             self._note_nobody(since)
-        for id, words in zip(here, self.pool.map(self._compare, here), strict=True):
+        for id, words in self._compared(missing, None).items():
             if words:
                 self._stay_connected(id)
                 raise RunError(f"{id} cannot be a neighbour: {words}")
 
-    def _begun_without(self, missing: Iterable[str]) -> list[Progress]:
+    def _begun_without(self, missing: Sequence[str]) -> list[Progress]:
         """Return the progress of peers that are in a round; none if a missing peer is connected here."""
         if self.link.present().intersection(missing):
             return []
@@ -168,46 +172,49 @@ class PeerExchange:
             self.say(f"nobody of them is reached ({UNREACHED})")
         self.stop.wait(AGAIN)
 
-    def _missing(self) -> list[str]:
-        """Return the peers that must come before this peer begins, and have not come yet."""
-        first, missing = self.settings.clients, [id for id in self.others if id not in self.members]
-        if isinstance(first, int):
-            return missing if len(self.members) + 1 < min(first, len(self.others) + 1) else []
-        return [id for id in missing if id in first]
-
-    def _compare(self, id: str) -> str | None:
-        """Admit a peer with an equal agreement; returns what differs, or None if the peer does not answer yet."""
-        try:
-            there = read(Terms, self.link.pull(id, f"{self.run}/terms", _TERMS, self.size_limit)).agreement
-        except Missed:
-            return None
-        except (MethodError, LinkError) as error:
-            return words_of(error)
-        if words := difference(self.agreement, there):
-            return f"{words} (there: at {id})"
-        self.members.add(id)
-        return ""
-
     def _stay_connected(self, id: str) -> None:
         """Stay connected for a moment, so that the other peer sees what differs too."""
         until = time.monotonic() + _STAY
         while id in self.link.present() and time.monotonic() < until and not self.stop.wait(AGAIN):
             pass
 
-    def admit(self) -> None:
-        """Admit peers that have come since, without waiting for them; refuse peers with other settings."""
-        for id in self.link.present().intersection(self.others) - self.members:
-            if id not in self.comparisons:
-                self.comparisons[id] = self.pool.submit(self._compare, id)
-            elif (job := self.comparisons[id]).done():
-                if words := job.result():
-                    if id not in self.link.refused.counts:
-                        self.say(f"{id} is refused: {escaped(words, 400)}")
-                    self.link.refused.add(id, "terms", words)
-                del self.comparisons[id]
-        for id in [id for id, job in self.comparisons.items() if id in self.members and job.done()]:
-            self.say(f"{id} is here")
-            del self.comparisons[id]
+    def admit(self, timeout: float | None = 0.0) -> None:
+        """Admit peers that have come since, and refuse peers with other settings.
+
+        timeout: how long to wait for their agreements; those that come later are compared at the next call.
+        """
+        for id, words in self._compared(self.others, timeout).items():
+            if not words:
+                self.say(f"{id} is here")
+                continue
+            if id not in self.link.refused.counts:
+                self.say(f"{id} is refused: {escaped(words, 400)}")
+            self.link.refused.add(id, "terms", words)
+
+    def _compared(self, ids: Iterable[str], timeout: float | None) -> dict[str, str]:
+        """Compare agreements with those of these peers that are connected and no members yet.
+
+        Return by peer what differs, as far as peers have answered in time; a peer with an equal agreement has an empty
+        text, and is a member now.
+        """
+        for id in sorted(self.link.present().intersection(ids) - self.members - self.comparisons.keys()):
+            self.comparisons[id] = self.pool.submit(self._difference, id)
+        wait(self.comparisons.values(), timeout)
+        ended = {id: self.comparisons.pop(id).result() for id, job in [*self.comparisons.items()] if job.done()}
+        answered = {id: words for id, words in ended.items() if words is not None}
+        self.members |= {id for id, words in answered.items() if not words}
+        return answered
+
+    def _difference(self, id: str) -> str | None:
+        """Return what differs in the agreement of this peer, empty if nothing does; None if it does not answer yet."""
+        try:
+            there = read(Terms, self.link.pull(id, f"{self.run}/terms", _TERMS, self.size_limit)).agreement
+        except Missed:
+            return None
+        except (MethodError, LinkError) as error:
+            return words_of(error)
+        words = difference(self.agreement, there)
+        return f"{words} (there: at {id})" if words else ""
 
     # -- the progress of each peer --------------------------------------------------------------------------------
 
@@ -406,14 +413,6 @@ class PeerOutbox:
     def _files(self) -> list[tuple[int, int, Path]]:
         named = [(_OFFERS.fullmatch(path.name), path) for path in self.folder.iterdir()]
         return sorted((int(match[1]), int(match[2]), path) for match, path in named if match)
-
-
-def _may_begin_without(missing: Iterable[str], begun: Sequence[Progress]) -> bool:
-    """Whether peers have begun, and count on none of the missing ones.
-
-    One on which they count may not be connected here yet: it may be starting again, as this peer is.
-    """
-    return bool(begun) and not {id for there in begun for id in there.counts}.intersection(missing)
 
 
 def _offers(near: Iterable[str], box: Outbox | None, refused: Mapping[str, str]) -> dict[str, bytes]:
