@@ -22,7 +22,7 @@ from pydantic import Field, StrictBool, StrictStr
 
 from fedkin import codec
 from fedkin.engines.failures import words_of
-from fedkin.engines.results import Missing, Outbox, Undelivered
+from fedkin.engines.results import Missing, Undelivered
 from fedkin.errors import MethodError, RunError, first_few
 from fedkin.folders import made_private, replace
 from fedkin.network.agreement import Agreement, Terms, difference
@@ -54,9 +54,9 @@ class Progress(WireMessage):
     counts: Annotated[tuple[StrictStr, ...], Field(max_length=100_000)] = ()
 
     @property
-    def first(self) -> int | None:
-        """The earliest round with an offer to the reader; None: there is no offer."""
-        return min((round for round, _ in self.offered), default=None)
+    def first(self) -> int:
+        """The earliest round with an offer to the reader; its own round, if there is no offer yet."""
+        return min((round for round, _ in self.offered), default=self.round)
 
     def left_out(self, round: int, turn: int) -> bool:
         """Whether the peer will make no offer in this turn of this round any more."""
@@ -92,17 +92,15 @@ class PeerExchange:
         self.others = sorted(set(names) - {link.me})
         self.run = blake2b(repr(sorted({*self.others, link.me})).encode(), digest_size=4).hexdigest()
         self.size_limit = limit + _ROOM
-        self.done, self.round, self.waits, self.ended = done, done + 1, True, False
-        # By peer: the rounds with offers to it, each with its last turn.
-        self.offered: dict[str, dict[int, int]] = {id: {} for id in self.others}
-        self.members: set[str] = set()
-        self.hinted = False
-        self.progress_lock = Lock()
-        self.comparisons: dict[str, Future[str | None]] = {}
-        self.last_heard: dict[str, int] = {}
-        self.unreachable: set[str] = set()  # neighbours that were missed, and have not answered since
-        self.lost: set[str] = set()  # neighbours with a lost connection, for which this peer waits
         self.pool = ThreadPoolExecutor(max(2 * len(self.others), 1), thread_name_prefix="neighbour")
+        # Arrivals. comparisons: those of agreements that have not ended.
+        self.members, self.comparisons, self.hinted = set[str](), dict[str, Future[str | None]](), False
+        # Progress. offered: by peer, the rounds with offers to it, each with its last turn.
+        self.done, self.round, self.waits, self.progress_lock = done, done + 1, True, Lock()
+        self.offered: dict[str, dict[int, int]] = {id: {} for id in self.others}
+        # Exchanges. lost: neighbours with a lost connection, for which this peer waits; unreachable: those for which it
+        # does not wait any more, and which have not answered since.
+        self.last_heard, self.lost, self.unreachable = dict[str, int](), set[str](), set[str]()
 
     # -- arrivals -------------------------------------------------------------------------------------------------
 
@@ -226,7 +224,7 @@ class PeerExchange:
     def tell(self, ids: Iterable[str]) -> None:
         """Tell these peers the progress of this peer."""
         with self.progress_lock:
-            counts = () if self.ended else tuple(sorted(self.members - self.unreachable))
+            counts = tuple(sorted(self.members - self.unreachable))
             for id in ids:
                 offered = tuple(sorted(self.offered[id].items()))
                 now = Progress(round=self.round, waits=self.waits, offered=offered, counts=counts)
@@ -249,7 +247,7 @@ class PeerExchange:
 
     def end(self, round: int) -> None:
         """Stay connected until all connected peers have reached this round, and so have all offers of this peer."""
-        self.ended = True
+        self.members = set()  # it counts on nobody any more
         self.enter(round)
         until = time.monotonic() + self.settings.deadline
         while not self.stop.wait(AGAIN) and time.monotonic() < until:
@@ -263,25 +261,25 @@ class PeerExchange:
     # -- exchanges ------------------------------------------------------------------------------------------------
 
     def exchange(
-        self, round: int, turn: int, near: Iterable[str], box: Outbox | None, refused: Mapping[str, str]
-    ) -> dict[str, PeerMessage | Undelivered]:
-        """Make offers to these neighbours (box None: the round has ended here), and return what they sent.
+        self, round: int, turn: int, messages: Mapping[str, PeerMessage]
+    ) -> dict[str, PeerMessage | Undelivered]:  # fmt: skip
+        """Offer each neighbour its message, and return what the neighbours sent.
 
-        refused: by receiver, why its message in the box is not sent.
+        A neighbour to which this peer says that its round has ended is not awaited.
         """
-        near = sorted(near)
-        offers = _offers(near, box, refused)
+        distinct = {id(message): message for message in messages.values()}
+        encoded = {key: encode(message) for key, message in distinct.items()}
+        offers = {name: encoded[id(message)] for name, message in sorted(messages.items())}
         self.outbox.keep(round, turn, offers)
-        for id, data in offers.items():
-            self._put(id, round, turn, data)
+        for name, data in offers.items():
+            self._put(name, round, turn, data)
         if turn == 0:
-            self.tell(near)
+            self.tell(offers)
             self.outbox.drop({kept for rounds in self.offered.values() for kept in rounds})
-        if box is None:
-            return {}
         until = time.monotonic() + self.settings.deadline
-        jobs = {id: self.pool.submit(self._pulled, id, round, turn, until) for id in near}
-        return {id: job.result() for id, job in jobs.items()}
+        awaited = [name for name in offers if not messages[name].ended]
+        jobs = {name: self.pool.submit(self._pulled, name, round, turn, until) for name in awaited}
+        return {name: job.result() for name, job in jobs.items()}
 
     def _put(self, id: str, round: int, turn: int, data: bytes) -> None:
         """Offer the message of an exchange, and withdraw those of old rounds, which nobody needs any more."""
@@ -296,23 +294,21 @@ class PeerExchange:
         """Return what a neighbour sent in this exchange; wait for it as long as it may still come."""
         if (unreachable := self._why_unreachable(id, round)) is not None:
             return unreachable
-        silent = 0.0
+        answered_at = time.monotonic()
         while (left := until - time.monotonic()) > 0:
-            begun = time.monotonic()
             try:
                 return self._read(id, round, turn, min(left, SLICE))
             except Missed:
                 there = self.progress_of(id)
             if self.stop.is_set():
                 return Undelivered(Missing.LATE, "this peer was stopped")
-            if there is None:
-                silent += time.monotonic() - begun
-            elif there.left_out(round, turn):
-                return Undelivered(Missing.LATE, f"it left round {round} out")
-            else:
-                silent = 0.0
+            if there is not None:
+                if there.left_out(round, turn):
+                    return Undelivered(Missing.LATE, f"it left round {round} out")
+                answered_at = time.monotonic()
+                continue
             away = id not in self.link.present()
-            if silent > self.settings.grace:
+            if time.monotonic() - answered_at > self.settings.grace:
                 return self._give_up_on(id, Missing.GONE, "the connection is lost" if away else "it does not answer")
             if away and id not in self.lost:
                 self.lost.add(id)
@@ -413,15 +409,3 @@ class PeerOutbox:
     def _files(self) -> list[tuple[int, int, Path]]:
         named = [(_OFFERS.fullmatch(path.name), path) for path in self.folder.iterdir()]
         return sorted((int(match[1]), int(match[2]), path) for match, path in named if match)
-
-
-def _offers(near: Iterable[str], box: Outbox | None, refused: Mapping[str, str]) -> dict[str, bytes]:
-    """Return the encoded offer to each neighbour; a message to many neighbours is encoded once."""
-    if box is None:
-        return dict.fromkeys(near, encode(PeerMessage(ended=True)))
-    nothing, encoded = encode(PeerMessage()), dict[int, bytes]()
-    for name, message in box.messages.items():
-        if name not in refused and id(message) not in encoded:
-            encoded[id(message)] = encode(PeerMessage(phase=box.phase, message=dict(message)))
-    why = {name: encode(PeerMessage(refused=words)) for name, words in refused.items()}
-    return {name: why.get(name) or encoded.get(id(box.messages.get(name)), nothing) for name in near}
