@@ -57,11 +57,9 @@ class Offers:
     """All offers of a participant. Thread-safe.
 
     names: the other participants; each is answered in separate threads, so that nobody waits for another's slow link.
-    refused: called with (who, subject, why) for each question beyond the limits.
     """
 
-    def __init__(self, names: Iterable[str], refused: Callable[[str, str, str], None]) -> None:
-        self._refused = refused
+    def __init__(self, names: Iterable[str]) -> None:
         self._lock = Lock()
         self._offers: dict[tuple[str, str], Offer] = {}
         self._waiting: dict[str, dict[str, Question]] = {name: {} for name in names}
@@ -82,26 +80,26 @@ class Offers:
             for key in [key for key in self._offers if key[1].startswith(prefix) and to in (None, key[0])]:
                 del self._offers[key]
 
-    def ask(self, question: Question) -> None:
-        """Answer a question in a thread, now or once its offer is made; returns at once."""
-        who, why = question.asker, ""
-        dropped: Question | None = question
+    def ask(self, question: Question) -> str:
+        """Answer a question in a thread, now or once its offer is made; returns at once.
+
+        Returns why the question is refused, and then neither answers nor drops it; empty if it is not refused.
+        """
+        who, dropped = question.asker, None
         with self._lock:
             if self._closed:
-                pass
+                dropped = question
             elif who not in self._waiting:
-                why = "it asks, and is not in the address book"
+                return "it asks, and is not in the address book"
             elif self._queued[who] >= QUEUED:
-                why = f"more than {QUEUED} questions wait for their answers"
+                return f"more than {QUEUED} questions wait for their answers"
             elif question.part == 0 and (who, question.subject) not in self._offers:
                 dropped = self._wait(question)
             else:
                 self._begin(question)
-                return
-        if why:
-            self._refused(who, question.subject, why)
         if dropped is not None:
             dropped.drop()
+        return ""
 
     def _wait(self, question: Question) -> Question | None:
         """Let a question wait; returns an older question that it displaces: of this subject, or beyond the limit."""

@@ -82,7 +82,7 @@ class ZenohLink(Link):
         self._over = Event()
         self._stop = zenoh.CancellationToken()
         self._session = _session(participant_config(identity, self._book, places, dialled, router), self.me, places)
-        self._offers = Offers(self._book, self.refused.add)
+        self._offers = Offers(self._book)
         _close_at_exit(self)
         try:
             places = [f"{KEY}/{self.me}/{name}" for name in self._book]
@@ -176,17 +176,18 @@ class ZenohLink(Link):
         """Hand a question to the offers; Zenoh waits for this to return, so nothing is answered here."""
         asker = str(query.key_expr).rpartition("/")[2]
         wanted = query.attachment.to_bytes() if query.attachment is not None else b""
+        part, of = int.from_bytes(wanted[:4], "big"), wanted[4 : 4 + DIGEST]
         subject = wanted[4 + DIGEST :].decode("ascii", "replace")
-        why = "it is revoked" if asker in self._revoked else ""
         if not is_subject(subject):
             why = "not a question that can be"
+        elif asker in self._revoked:
+            why = "it is revoked"
+        else:
+            answer = partial(self._answer, query, asker)
+            why = self._offers.ask(Question(asker, subject, part, of, answer, query.drop))
         if why:
             self.refused.add(asker if asker in self._book else "", escaped(subject, 200), why)
             query.drop()
-            return
-        answer = partial(self._answer, query, asker)
-        part, of = int.from_bytes(wanted[:4], "big"), wanted[4 : 4 + DIGEST]
-        self._offers.ask(Question(asker, subject, part, of, answer, query.drop))
 
     def _answer(self, query: Any, asker: str, kind: bytes, data: bytes) -> None:
         # The link may be cut at any moment: the asker asks again.
