@@ -9,11 +9,11 @@ from threading import Event
 
 import pytest
 
-from fedkin.network.offers import CHANGED, FIRST, HEAD, REST, Offer, Offers, Question
+from fedkin.network.offers import CHANGED, FIRST, HEAD, REST, Offer, Offers, Part, Question
 from fedkin.network.zenoh_config import PART
 
 Answers = SimpleQueue[tuple[bytes, bytes]]
-_NONE = bytes(32)
+_FIRST = Part()
 
 
 def offer(data: bytes) -> Offer:
@@ -34,7 +34,7 @@ class Desk:
         return made
 
     def ask(
-        self, offers: Offers, asker: str = "ann", part: int = 0, of: bytes = _NONE,
+        self, offers: Offers, asker: str = "ann", part: Part = _FIRST,
         before: Callable[[], object] = lambda: None, subject: str = "r",
     ) -> Answers:  # fmt: skip
         """Ask; the answer comes into the queue, after `before`."""
@@ -44,7 +44,7 @@ class Desk:
             before()
             answers.put((kind, data))
 
-        if why := offers.ask(Question(asker, subject, part, of, answer, lambda: self.dropped.put(asker))):
+        if why := offers.ask(Question(asker, subject, part, answer, lambda: self.dropped.put(asker))):
             self.refused.append(why)
         return answers
 
@@ -65,15 +65,15 @@ def test_parts_make_the_whole(desk: Desk) -> None:
     kind, whole = desk.ask(offers).get(timeout=30)
     assert kind == HEAD + b"head"
     assert len(whole) == FIRST
-    for part in (1, 2, 3):
-        kind, more = desk.ask(offers, part=part, of=digest).get(timeout=30)
+    for number in (1, 2, 3):
+        kind, more = desk.ask(offers, part=Part(number, digest)).get(timeout=30)
         assert kind == REST
         assert len(more) <= PART
         whole += more
     assert whole == data
-    assert desk.ask(offers, part=4, of=digest).get(timeout=30) == (REST, b"")
+    assert desk.ask(offers, part=Part(4, digest)).get(timeout=30) == (REST, b"")
     offers.put("ann", "r", offer(b"new"))
-    assert desk.ask(offers, part=1, of=digest).get(timeout=30) == (CHANGED, b"")
+    assert desk.ask(offers, part=Part(1, digest)).get(timeout=30) == (CHANGED, b"")
 
 
 def test_a_question_waits_for_its_own_offer(desk: Desk) -> None:

@@ -17,8 +17,8 @@ from certificates import Net, Town, new_town
 from fedkin.network.identity import Identity, Revocations, certificate_pem, fingerprint
 from fedkin.network.join_file import Member
 from fedkin.network.link import Missed, Refused
-from fedkin.network.offers import CHANGED, HEAD, Offer
-from fedkin.network.signing import DIGEST, Signer
+from fedkin.network.offers import CHANGED, DIGEST, HEAD, Offer
+from fedkin.network.signing import Signer
 from fedkin.network.zenoh_config import participant_config, router_config
 from fedkin.network.zenoh_link import ZenohLink
 
