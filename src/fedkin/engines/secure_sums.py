@@ -16,7 +16,7 @@ and the private key of a member. `docs/privacy.md` says what this guarantees, an
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -345,39 +345,69 @@ class SumMember:
 class GroupSum:
     """The server's side of one sum, over the members of one group in one phase.
 
-    failed: why there is no sum. replies: the replies of the members in the sum, without the summed field.
+    requests: those of the current step by member; none after the last step or a failure. failed: why there is no sum.
+    replies: the replies of the members in the sum, without the summed field.
     """
 
     def __init__(self, mean: Mean, phase: str, asked: Mapping[str, Message], least: int) -> None:
         self.mean, self.phase, self.asked = mean, phase, asked
         self.session, self.failed = secrets.token_hex(16), ""
         self.replies: dict[str, Message] = {}
-        self.shares: dict[int, Mapping[str, Tensor]] = {}
-        self.commitments: dict[int, bytes] = {}
         self.there: list[int] = []  # members whose masked numbers arrived
         self.words: Words | None = None  # the sum of these numbers
-        self.signatures: dict[int, Tensor] = {}
-        if len(asked) < least:
-            self.failed = f"a group of {len(asked)}, fewer than privacy.min_members = {least}"
+        self.requests: dict[str, Message] = {}
+        self._flow = self._steps(least)
+        self.take(None)
 
-    def messages(self, step: str) -> dict[str, Message]:
-        """Return the requests of a step by member; none after a failure."""
-        if self.failed:
-            return {}
-        if step == KEYS:
-            return dict.fromkeys(self.asked, Message(session=self.session, members=sorted(self.asked)))
-        names = self.list.names
-        if step == SHARES:
-            return {name: self._keys_for(place) for place, name in enumerate(names)}
-        if step == MASKED:
-            return {names[place]: self._masked_for(place) for place in self.shares}
-        if step == SURVIVORS:
-            common = Message(session=self.session, survivors=self.there)
-            return {names[place]: common for place in self.there}
-        return {names[place]: self._signatures_for(place) for place in self.signatures}
+    def take(self, replies: Mapping[str, Message] | None) -> None:
+        """Process the replies to the requests, and make those of the next step (None: of the first)."""
+        try:
+            self.requests = self._flow.send(replies)
+        except StopIteration:
+            self.requests = {}
+        except MethodError as error:
+            self.failed, self.replies, self.requests = str(error), {}, {}
 
-    def _keys_for(self, place: int) -> Message:
-        signatures = {str(other): self.signed[other] for other in self.list.near(place)}
+    def _steps(self, least: int) -> Generator[dict[str, Message], Any, None]:
+        """Yield the requests of each step by member, and receive their replies; raises MethodError without a sum."""
+        if len(self.asked) < least:
+            raise MethodError(f"a group of {len(self.asked)}, fewer than privacy.min_members = {least}")
+        replies = yield dict.fromkeys(self.asked, Message(session=self.session, members=sorted(self.asked)))
+        self._check_enough(KEYS, replies, 2)
+        names = sorted(replies)
+        cipher, mask = (b"".join(bytes_of(replies[id][which]) for id in names) for which in ("cipher", "mask"))
+        self.list = _KeyList(self.session, names, cipher, mask, [replies[id]["size"] for id in names])
+        signed, enough = [replies[id]["signature"] for id in names], threshold(len(self.list.near(0)))
+
+        replies = yield {name: self._keys_for(place, signed) for place, name in enumerate(names)}
+        self.shares = {place: reply["shares"] for place, reply in self._by_place(replies).items()}
+        self.commitments = {place: bytes_of(reply["commitment"]) for place, reply in self._by_place(replies).items()}
+        self._check_enough(SHARES, replies, enough)
+
+        replies = yield {names[place]: self._masked_for(place) for place in self.shares}
+        for id in sorted(replies):
+            self.add(id, replies[id])
+        del replies  # they may be large
+        self._check_enough(MASKED, self.there, enough)
+
+        survivors = Message(session=self.session, survivors=self.there)
+        replies = yield {names[place]: survivors for place in self.there}
+        signatures = {place: reply["signature"] for place, reply in self._by_place(replies).items()}
+        self._check_enough(SURVIVORS, replies, enough)
+
+        replies = yield {names[place]: self._signatures_for(place, signatures) for place in signatures}
+        self._unmask(self._by_place(replies))
+        self._check_enough(UNMASK, replies, enough)
+
+    def _check_enough(self, step: str, answers: Collection[Any], enough: int) -> None:
+        if len(answers) < enough:
+            raise MethodError(f"{len(answers)} of {len(self.asked)} members answered {step}, fewer than {enough}")
+
+    def _by_place(self, replies: Mapping[str, Message]) -> dict[int, Message]:
+        return {self.list.names.index(id): reply for id, reply in sorted(replies.items())}
+
+    def _keys_for(self, place: int, signed: Sequence[Tensor]) -> Message:
+        signatures = {str(other): signed[other] for other in self.list.near(place)}
         cipher, mask = tensor_of(b"".join(self.list.cipher)), tensor_of(b"".join(self.list.mask))
         facts = {"session": self.session, "names": self.list.names, "sizes": self.list.sizes}
         return Message(**facts, signatures=signatures, cipher=cipher, mask=mask)
@@ -390,32 +420,6 @@ class GroupSum:
             field=self.mean.field, weight=self.mean.weight or "",
         )  # fmt: skip
 
-    def _signatures_for(self, place: int) -> Message:
-        near = self.list.near(place)
-        signatures = {str(other): data for other, data in self.signatures.items() if other in near}
-        return Message(session=self.session, signatures=signatures)
-
-    def take(self, step: str, replies: Mapping[str, Message]) -> None:
-        """Process the replies of a step; after a failure `failed` says why there is no sum."""
-        try:
-            if step == KEYS:
-                self._take_keys(replies)
-                return
-            by_place = {self.list.names.index(id): reply for id, reply in sorted(replies.items())}
-            if step == SHARES:
-                self.shares = {place: reply["shares"] for place, reply in by_place.items()}
-                self.commitments = {place: bytes_of(reply["commitment"]) for place, reply in by_place.items()}
-            elif step == MASKED:
-                for id in sorted(replies):
-                    self.add(id, replies[id])
-            elif step == SURVIVORS:
-                self.signatures = {place: reply["signature"] for place, reply in by_place.items()}
-            else:
-                self._unmask(by_place)
-            self._check_enough(len(by_place), step)
-        except MethodError as error:
-            self.failed, self.replies = str(error), {}
-
     def add(self, id: str, reply: Message) -> None:
         """Add a member's masked numbers to the sum, and keep the rest of its reply."""
         words = reply["masked"].numpy().view(np.uint64)
@@ -423,17 +427,10 @@ class GroupSum:
         self.there.append(self.list.names.index(id))
         self.replies[id] = Message(**{name: value for name, value in reply.items() if name != "masked"})
 
-    def _take_keys(self, replies: Mapping[str, Message]) -> None:
-        names = sorted(replies)
-        self._check_enough(len(names), KEYS)
-        cipher, mask = (b"".join(bytes_of(replies[id][which]) for id in names) for which in ("cipher", "mask"))
-        self.list = _KeyList(self.session, names, cipher, mask, [replies[id]["size"] for id in names])
-        self.signed = [replies[id]["signature"] for id in names]
-
-    def _check_enough(self, count: int, step: str) -> None:
-        needed = threshold(len(self.list.near(0))) if step != KEYS else 2
-        if count < needed:
-            raise MethodError(f"{count} of {len(self.asked)} members answered {step}, fewer than {needed}")
+    def _signatures_for(self, place: int, all_signatures: Mapping[int, Tensor]) -> Message:
+        near = self.list.near(place)
+        signatures = {str(other): data for other, data in all_signatures.items() if other in near}
+        return Message(session=self.session, signatures=signatures)
 
     def _unmask(self, replies: Mapping[int, Message]) -> None:
         """Remove the masks from the sum: the survivors' own masks, and those shared with members that dropped out."""
