@@ -18,7 +18,7 @@ from fedkin.federation import Federation
 from fedkin.network.agreement import Agreement, Terms
 from fedkin.network.link import Left, Missed
 from fedkin.network.messages import encode
-from fedkin.network.peer_exchange import PeerExchange, PeerMessage, PeerOutbox, Progress
+from fedkin.network.peer_exchange import Contact, PeerExchange, PeerMessage, PeerOutbox, Progress
 from fedkin.network.settings import NetworkSettings
 from network.federations import NOWHERE, Ending, Killed, experiment, simulated, state_in
 from network.memory import MemoryNetwork
@@ -91,7 +91,7 @@ def test_one_that_does_not_answer_is_not_waited_for_and_heard_when_it_is_back() 
         ann.enter(31)
         ann.link.offer("bob", f"{ann.run}/r31/t0", encode(message(7)))
         assert told(bob, 31, "ann") == 7
-        assert bob.unreachable == set()
+        assert bob.contact == {"ann": Contact.GOOD}
 
 
 def test_one_whose_connection_is_back_is_tried_at_once() -> None:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
+from enum import Enum
 from hashlib import blake2b
 from pathlib import Path
 from threading import Event, Lock
@@ -75,6 +76,14 @@ class PeerMessage(WireMessage):
     message: dict[str, Any] | None = None
 
 
+class Contact(Enum):
+    """How a neighbour is reached: this peer waits for it, also if the connection is lost, until it gives it up."""
+
+    GOOD = 1
+    LOST = 2
+    GIVEN_UP = 3  # until it answers again
+
+
 class PeerExchange:
     """The exchanges of a peer with all other peers in `names`.
 
@@ -98,9 +107,8 @@ class PeerExchange:
         # Progress. offered: by peer, the rounds with offers to it, each with its last turn.
         self.done, self.round, self.waits, self.progress_lock = done, done + 1, True, Lock()
         self.offered: dict[str, dict[int, int]] = {id: {} for id in self.others}
-        # Exchanges. lost: neighbours with a lost connection, for which this peer waits; unreachable: those for which it
-        # does not wait any more, and which have not answered since.
-        self.last_heard, self.lost, self.unreachable = dict[str, int](), set[str](), set[str]()
+        # Exchanges.
+        self.contact, self.last_heard = dict.fromkeys(self.others, Contact.GOOD), dict[str, int]()
 
     # -- arrivals -------------------------------------------------------------------------------------------------
 
@@ -129,7 +137,9 @@ class PeerExchange:
                 waited = len(missing)
                 self.say(f"waiting for {first_few(missing)}")
             since = time.monotonic()
-            self._compare_with(missing, begun_at)
+            if not self.link.present().intersection(missing):
+                self._note_nobody(begun_at)
+            self._compare_with(missing)
             begun = self._begun_without(missing)
             # One on which they count may not be connected here yet: it may be starting again, as this peer is.
             if begun and not {id for there in begun for id in there.counts}.intersection(missing):
@@ -146,10 +156,8 @@ class PeerExchange:
             return missing if len(self.members) + 1 < min(first, len(self.others) + 1) else []
         return [id for id in missing if id in first]
 
-    def _compare_with(self, missing: Sequence[str], since: float) -> None:
+    def _compare_with(self, missing: Sequence[str]) -> None:
         """Compare agreements with missing peers that are connected; raises RunError for another agreement."""
-        if not self.link.present().intersection(missing):
-            self._note_nobody(since)
         for id, words in self._compared(missing, None).items():
             if words:
                 self._stay_connected(id)
@@ -224,7 +232,7 @@ class PeerExchange:
     def tell(self, ids: Iterable[str]) -> None:
         """Tell these peers the progress of this peer."""
         with self.progress_lock:
-            counts = tuple(sorted(self.members - self.unreachable))
+            counts = tuple(id for id in sorted(self.members) if self.contact[id] is not Contact.GIVEN_UP)
             for id in ids:
                 offered = tuple(sorted(self.offered[id].items()))
                 now = Progress(round=self.round, waits=self.waits, offered=offered, counts=counts)
@@ -292,8 +300,8 @@ class PeerExchange:
 
     def _pulled(self, id: str, round: int, turn: int, until: float) -> PeerMessage | Undelivered:
         """Return what a neighbour sent in this exchange; wait for it as long as it may still come."""
-        if (unreachable := self._why_unreachable(id, round)) is not None:
-            return unreachable
+        if (why := self._why_given_up(id, round)) is not None:
+            return why
         answered_at = time.monotonic()
         while (left := until - time.monotonic()) > 0:
             try:
@@ -310,17 +318,16 @@ class PeerExchange:
             away = id not in self.link.present()
             if time.monotonic() - answered_at > self.settings.grace:
                 return self._give_up_on(id, Missing.GONE, "the connection is lost" if away else "it does not answer")
-            if away and id not in self.lost:
-                self.lost.add(id)
+            if away and self.contact[id] is Contact.GOOD:
+                self.contact[id] = Contact.LOST
                 self.say(f"round {round}: {id} is not connected: waiting for at most {self.settings.grace:g} s")
         return self._give_up_on(id, Missing.LATE, f"nothing within {self.settings.deadline:g} s")
 
     def _note_heard(self, id: str, round: int) -> None:
-        self.unreachable.discard(id)
         self.last_heard[id] = max(round, self.last_heard.get(id, 0))
-        if id in self.lost:
-            self.lost.discard(id)
+        if self.contact[id] is Contact.LOST:
             self.say(f"round {round}: {id} is connected again")
+        self.contact[id] = Contact.GOOD
 
     def _read(self, id: str, round: int, turn: int, timeout: float) -> PeerMessage | Undelivered:
         """Return an offer, or why it is refused; raises Missed if there is none yet."""
@@ -340,14 +347,13 @@ class PeerExchange:
 
     def _give_up_on(self, id: str, missing: Missing, reason: str) -> Undelivered:
         """Note a neighbour for which this peer does not wait again before it answers."""
-        self.lost.discard(id)
-        self.unreachable.add(id)
+        self.contact[id] = Contact.GIVEN_UP
         self.tell(self.others)  # a peer that starts again waits for the peers on which others count
         return Undelivered(missing, reason)
 
-    def _why_unreachable(self, id: str, round: int) -> Undelivered | None:
+    def _why_given_up(self, id: str, round: int) -> Undelivered | None:
         """Return why this peer does not wait for this neighbour now; None if it waits."""
-        if id not in self.unreachable:
+        if self.contact[id] is not Contact.GIVEN_UP:
             return None
         if id not in self.link.present():
             return Undelivered(Missing.GONE, "not connected")
