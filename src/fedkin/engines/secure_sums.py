@@ -18,6 +18,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -217,15 +218,20 @@ class SumMember:
 
     def answer(self, step: str, message: Message, reply: Message | None = None) -> Message:
         """Return the answer to a step's request. reply: the phase's reply, for the step with masked numbers."""
+        answers = {KEYS: self.keys, SHARES: self.shares, SURVIVORS: self.survivors, UNMASK: self.unmask}
         try:
-            if step != KEYS:
-                self._begin_step(step, message)
+            if step != KEYS and (message["session"] != self.session or step != self.next):
+                raise MethodError(f"{step} is not the next step of this member's sum")
+            self.next = ""  # each step is answered once
             if step == MASKED:
                 assert reply is not None
-                return self.masked(message, reply)
-            return {KEYS: self.keys, SHARES: self.shares, SURVIVORS: self.survivors, UNMASK: self.unmask}[step](message)
+                answer = self.masked(message, reply)
+            else:
+                answer = answers[step](message)
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             raise MethodError(f"{step}: a request that cannot be read ({type(error).__name__})") from None
+        self.next = dict(pairwise(STEPS)).get(step, "")
+        return answer
 
     def keys(self, message: Message) -> Message:
         """Begin a sum: return new public keys, signed."""
@@ -233,7 +239,6 @@ class SumMember:
         if len(set(self.members)) < self.least or self.id not in self.members:
             raise MethodError(f"a sum of {len(set(self.members))} members; at least {self.least} are needed")
         self.cipher_pair, self.mask_pair, self.seed = KeyPair(), KeyPair(), secrets.token_bytes(KEY_BYTES)
-        self.next = SHARES
         cipher, public = self.cipher_pair.public, self.mask_pair.public
         statement = key_statement(self.session, self.id, cipher, public, self.size)
         signature = self.signatures.sign(self.id, statement)
@@ -260,7 +265,6 @@ class SumMember:
         seeds = shares_of(self.seed, points, enough)
         keys = shares_of(self.mask_pair.private, points, enough)
         self.held = {self.place: (seeds[self.place + 1], keys[self.place + 1])}
-        self.next = MASKED
         sent = {
             str(to): tensor_of(
                 masks.sealed(self._secret(to), seeds[to + 1] + keys[to + 1], self._about(self.place, to))
@@ -289,7 +293,6 @@ class SumMember:
         words = self.list.fixed.encode(flat, weight) + mask(self.seed, len(flat))
         for other in self.held.keys() - {self.place}:
             words += _signed_mask(self.mask_pair, self.place, other, self.list.mask[other], self.session, len(flat))
-        self.next = SURVIVORS
         counters = {name: tensor for name, tensor in params.items() if not tensor.is_floating_point()}
         more = {"counters": counters} if counters else {}
         return Message(**fields, **more, masked=torch.from_numpy(words.view(np.int64)))
@@ -314,7 +317,6 @@ class SumMember:
             raise MethodError("a list of survivors with members that sent no shares, or without this one")
         if len(self.there) < self.least or near < threshold(len(self.near)):
             raise MethodError(f"{len(self.there)} survivors, too few for a sum that hides each of them")
-        self.next = UNMASK
         statement = self.list.survivors_statement(self.there)
         return Message(signature=tensor_of(self.signatures.sign(self.id, statement)))
 
@@ -331,12 +333,6 @@ class SumMember:
         seeds = {str(at): tensor_of(seed) for at, (seed, _) in self.held.items() if at in self.there}
         keys = {str(at): tensor_of(key) for at, (_, key) in self.held.items() if at not in self.there}
         return Message(seeds=seeds, keys=keys)
-
-    def _begin_step(self, step: str, message: Mapping[str, Any]) -> None:
-        """Raise MethodError unless this is the next step of the current sum; each step is answered once."""
-        if message["session"] != self.session or step != self.next:
-            raise MethodError(f"{step} is not the next step of this member's sum")
-        self.next = ""
 
 
 # -- the server -------------------------------------------------------------------------------------------------------
