@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from itertools import islice
 from threading import Condition
 from time import monotonic
 
@@ -46,11 +47,11 @@ class Transfer:
         return not self._missing()
 
     def _missing(self) -> list[Part]:
-        """Return the parts that have not arrived; the head arrives with the first part."""
+        """Return the next parts that have not arrived, at most `_AHEAD`; the head arrives with the first part."""
         if self.head is None:
             return [Part()]
-        numbers = range(1, part_count(self.head.size))
-        return [Part(number, self.head.digest) for number in numbers if number not in self.parts]
+        numbers = (number for number in range(1, part_count(self.head.size)) if number not in self.parts)
+        return [Part(number, self.head.digest) for number in islice(numbers, _AHEAD)]
 
     def next_part(self, end: float) -> Part | None:
         """Wait until there is a part to ask for, and return it.
@@ -60,16 +61,13 @@ class Transfer:
         with self._changed:
             while (missing := self._missing()) and not (self.refused or self.over):
                 now = monotonic()
-                times = {part: self.asked.get(part, 0.0) for part in missing}
-                if list(times.values()).count(math.inf) >= _AHEAD:
-                    times = {}
-                for part, time in times.items():
-                    if time <= now:
+                for part in missing:
+                    if self.asked.get(part, 0.0) <= now:
                         self.asked[part] = math.inf
                         return part
                 if now >= end:
                     break
-                self._changed.wait(min([end, *times.values()]) - now)
+                self._changed.wait(min([end, *(self.asked[part] for part in missing)]) - now)
             return None
 
     def receive(self, part: Part, kind: bytes, data: bytes) -> None:
