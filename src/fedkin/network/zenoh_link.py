@@ -99,75 +99,14 @@ class ZenohLink(Link):
             raise ConfigError(f"{name}: the address book has no address to dial; expected locator = 'tls/HOST:PORT'")
         return book[name].locator
 
+    # -- offering -------------------------------------------------------------------------------------------------
+
     def offer(self, to: str, subject: str, data: bytes) -> None:
         self.check(to, subject)
         self._offers.put(to, subject, self._signer.write(to, subject, bytes(data)))
 
     def withdraw(self, prefix: str, to: str | None = None) -> None:
         self._offers.remove(prefix, to)
-
-    def pull(self, owner: str, subject: str, timeout: float, most: int = LARGEST) -> bytes:
-        self.check(owner, subject)
-        end = monotonic() + timeout
-        transfer = self._transfer(owner, subject, most)
-        while (part := transfer.next_part(end)) is not None:
-            self._ask(transfer, part)
-        transfer.touched = monotonic()
-        self._check_open()
-        if not (transfer.complete or transfer.refused):
-            why = "not offered" if owner in self.present() else f"not reached ({UNREACHED})"
-            why = why if transfer.head is None else f"{transfer.came:,} of {transfer.head.size:,} bytes came"
-            raise Missed(owner, subject, f"{why} within {timeout:g} s")
-        try:
-            return transfer.opened()
-        except ValueError as error:
-            raise self.refusal(owner, subject, str(error)) from None
-        finally:
-            with self._state:
-                if self._transfers.get((owner, subject)) is transfer:
-                    del self._transfers[owner, subject]
-
-    def present(self) -> frozenset[str]:
-        with self._state:
-            return frozenset(name for name in self._present if name not in self._revoked)
-
-    def trouble(self) -> str:
-        try:
-            self._identity.check()
-        except ConfigError as error:
-            return str(error)
-        return ""
-
-    def close(self) -> None:
-        with self._state:
-            if self._over.is_set():
-                return
-            self._over.set()
-            transfers = list(self._transfers.values())
-        for transfer in transfers:
-            transfer.close()
-        self._stop.cancel()  # type: ignore[no-untyped-call]
-        self._offers.close()
-        self._session.close()
-
-    # -- answering ------------------------------------------------------------------------------------------------
-
-    def _seen(self, sample: Any) -> None:
-        name, ends = str(sample.key_expr).split("/")[1], sample.kind == zenoh.SampleKind.DELETE
-        with self._state:
-            if ends:
-                self._present.discard(name)
-            elif name in self._book:
-                self._present.add(name)
-            lost = [each for each in self._transfers.values() if each.owner == name] if ends else []
-            self._state.notify_all()
-        # Zenoh ends the questions that it knows of when a link is cut, and loses those that are asked meanwhile.
-        for transfer in lost:
-            transfer.end_all()
-
-    def _sweep(self) -> None:
-        while not self._over.wait(_HELD):
-            self._offers.drop_waiting()
 
     def _asked(self, query: Any) -> None:
         """Hand a question to the offers; Zenoh waits for this to return, so nothing is answered here."""
@@ -193,7 +132,32 @@ class ZenohLink(Link):
                 self.bytes_out[asker] += len(data) + len(kind)
             query.reply(query.key_expr, data, attachment=kind)
 
-    # -- asking ---------------------------------------------------------------------------------------------------
+    def _sweep(self) -> None:
+        while not self._over.wait(_HELD):
+            self._offers.drop_waiting()
+
+    # -- pulling --------------------------------------------------------------------------------------------------
+
+    def pull(self, owner: str, subject: str, timeout: float, most: int = LARGEST) -> bytes:
+        self.check(owner, subject)
+        end = monotonic() + timeout
+        transfer = self._transfer(owner, subject, most)
+        while (part := transfer.next_part(end)) is not None:
+            self._ask(transfer, part)
+        transfer.touched = monotonic()
+        self._check_open()
+        if not (transfer.complete or transfer.refused):
+            why = "not offered" if owner in self.present() else f"not reached ({UNREACHED})"
+            why = why if transfer.head is None else f"{transfer.came:,} of {transfer.head.size:,} bytes came"
+            raise Missed(owner, subject, f"{why} within {timeout:g} s")
+        try:
+            return transfer.opened()
+        except ValueError as error:
+            raise self.refusal(owner, subject, str(error)) from None
+        finally:
+            with self._state:
+                if self._transfers.get((owner, subject)) is transfer:
+                    del self._transfers[owner, subject]
 
     def _transfer(self, owner: str, subject: str, most: int) -> Transfer:
         """Return the transfer of this offer, which may have begun with an earlier pull."""
@@ -233,6 +197,32 @@ class ZenohLink(Link):
             self._check_open()
             transfer.end(part)
 
+    # -- presence -------------------------------------------------------------------------------------------------
+
+    def present(self) -> frozenset[str]:
+        with self._state:
+            return frozenset(name for name in self._present if name not in self._revoked)
+
+    def _seen(self, sample: Any) -> None:
+        name, ends = str(sample.key_expr).split("/")[1], sample.kind == zenoh.SampleKind.DELETE
+        with self._state:
+            if ends:
+                self._present.discard(name)
+            elif name in self._book:
+                self._present.add(name)
+            lost = [each for each in self._transfers.values() if each.owner == name] if ends else []
+            self._state.notify_all()
+        # Zenoh ends the questions that it knows of when a link is cut, and loses those that are asked meanwhile.
+        for transfer in lost:
+            transfer.end_all()
+
+    def trouble(self) -> str:
+        try:
+            self._identity.check()
+        except ConfigError as error:
+            return str(error)
+        return ""
+
     def check(self, name: str, subject: str) -> None:
         if name not in self._book:
             raise Refused(name, subject, f"no participant of this name; {nearest(name, self._book)}")
@@ -242,6 +232,18 @@ class ZenohLink(Link):
     def _check_open(self) -> None:
         if self._over.is_set():
             raise LinkError(f"the link of {self.me} is closed")
+
+    def close(self) -> None:
+        with self._state:
+            if self._over.is_set():
+                return
+            self._over.set()
+            transfers = list(self._transfers.values())
+        for transfer in transfers:
+            transfer.close()
+        self._stop.cancel()  # type: ignore[no-untyped-call]
+        self._offers.close()
+        self._session.close()
 
 
 @contextmanager
