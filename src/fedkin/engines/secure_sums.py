@@ -90,7 +90,9 @@ def inner(message: Mapping[str, Any]) -> tuple[str, Message]:
 
 def check_phase(method: Method, phase: str, mean: Mean | None) -> None:
     """Raise ConfigError for a phase whose replies would show parameters of single clients to the server."""
-    open_fields = _open_parameters(method, phase, None if mean is None else mean.field)
+    fields = _parameter_fields(method, phase)
+    summed = set() if mean is None else {mean.field}
+    open_fields = "fields that it does not declare" if fields is None else ", ".join(sorted(fields - summed))
     if open_fields:
         raise ConfigError(
             f"privacy.secure_sums: method {method.name!r} needs {open_fields} of each client by itself in phase "
@@ -99,23 +101,18 @@ def check_phase(method: Method, phase: str, mean: Mean | None) -> None:
         )
 
 
-def _open_parameters(method: Method, phase: str, summed: str | None) -> str:
-    """Return the names of parameter fields that this phase sends unmasked, as text; empty if there are none."""
-    sets = method.declared(phase)
-    if sets is None:
-        return "fields that it does not declare"
-    names = {name for fields in sets for name, form in fields.items() if form.is_parameters}
-    return ", ".join(sorted(names - {summed}))
-
-
 def check_plain(method: Method, phase: str, reply: Mapping[str, Any]) -> None:
     """Raise MethodError if a client's outgoing reply has unmasked parameters."""
-    sets = method.declared(phase)
-    names = list(reply) if sets is None else [
-        name for name in reply if any(name in fields and fields[name].is_parameters for fields in sets)
-    ]  # fmt: skip
+    fields = _parameter_fields(method, phase)
+    names = [name for name in reply if fields is None or name in fields]
     if names:
         raise MethodError(f"phase {phase!r}: {names[0]} leaves a client only in secure sums; it was not sent")
+
+
+def _parameter_fields(method: Method, phase: str) -> set[str] | None:
+    """Return the names of the fields of a phase that are parameters; None if the phase declares no fields."""
+    sets = method.declared(phase)
+    return None if sets is None else {name for fields in sets for name, form in fields.items() if form.is_parameters}
 
 
 def declared(method: Method, step: str, request: Mapping[str, Any], net: Net) -> Sequence[Fields]:
