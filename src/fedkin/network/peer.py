@@ -44,17 +44,17 @@ class PeerEngine(Engine):
         self, setup: Setup, client: Client, neighbours: PeerExchange, page: Page, status: StatusFile, device: str
     ) -> None:  # fmt: skip
         self.client, self.neighbours, self.page, self.status = client, neighbours, page, status
-        names = sorted([*neighbours.others, client.id])
-        sizes = {id: client.size if id == client.id else 0 for id in names}
-        self.validator, self.own_validator = Validator(setup, neighbours.link.refused.add), Validator(setup)
-        self.unsure = True  # whether the neighbours may be in a later round
-        self.absent: set[str] = set()
+        self.validator = Validator(setup, neighbours.link.refused.add)  # of what neighbours send
+        self.absent: set[str] = set()  # neighbours of which nothing came last
         self.next = 0  # before this round the neighbours offer nothing to this peer
+        self.unsure = True  # whether the neighbours may be in a later round
         status.rounds = setup.training.rounds
         clients = {client.id: client}
         executor = OneByOne(setup.net, clients, Modules(opened(device)))
         site = LocalSite(setup, clients, executor, noise=system_noise, store=page)
-        super().__init__(setup, Roster({id: Entry(True, 1, sizes[id], None) for id in names}, setup.task), site)
+        sizes = {**dict.fromkeys(neighbours.others, 0), client.id: client.size}
+        entries = {id: Entry(True, 1, size, None) for id, size in sorted(sizes.items())}
+        super().__init__(setup, Roster(entries, setup.task), site)
 
     def round(self, number: int) -> Outcome:
         outcome = super().round(number)
@@ -135,7 +135,7 @@ class PeerEngine(Engine):
         for message in box.messages.values():
             if id(message) in offers:
                 continue
-            problem = self.own_validator.problem(self.client.id, box.phase, message, Message())
+            problem = self.exchange.validator.problem(self.client.id, box.phase, message, Message())
             if problem is None:
                 offers[id(message)] = PeerMessage(phase=box.phase, message=dict(message))
             else:
