@@ -140,7 +140,9 @@ class PeerExchange:
             if not self.link.present().intersection(missing):
                 self._note_nobody(begun_at)
             self._compare_with(missing)
-            begun = self._begun_without(missing)
+            # A missing peer that is connected here is awaited, wherever the others are.
+            seen = self.link.present().intersection(missing)
+            begun = [] if seen else [there for there in self.progress_of_others().values() if not there.waits]
             # One on which they count may not be connected here yet: it may be starting again, as this peer is.
             if begun and not {id for there in begun for id in there.counts}.intersection(missing):
                 return
@@ -162,12 +164,6 @@ class PeerExchange:
             if words:
                 self._stay_connected(id)
                 raise RunError(f"{id} cannot be a neighbour: {words}")
-
-    def _begun_without(self, missing: Sequence[str]) -> list[Progress]:
-        """Return the progress of peers that are in a round; none if a missing peer is connected here."""
-        if self.link.present().intersection(missing):
-            return []
-        return [there for there in self.progress_of_others().values() if not there.waits]
 
     def _note_nobody(self, since: float) -> None:
         """Say once what may be wrong if nobody is reached; raises RunError if the link knows the reason."""
@@ -323,12 +319,6 @@ class PeerExchange:
                 self.say(f"round {round}: {id} is not connected: waiting for at most {self.settings.grace:g} s")
         return self._give_up_on(id, Missing.LATE, f"nothing within {self.settings.deadline:g} s")
 
-    def _note_heard(self, id: str, round: int) -> None:
-        self.last_heard[id] = max(round, self.last_heard.get(id, 0))
-        if self.contact[id] is Contact.LOST:
-            self.say(f"round {round}: {id} is connected again")
-        self.contact[id] = Contact.GOOD
-
     def _read(self, id: str, round: int, turn: int, timeout: float) -> PeerMessage | Undelivered:
         """Return an offer, or why it is refused; raises Missed if there is none yet."""
         try:
@@ -337,7 +327,10 @@ class PeerExchange:
             raise
         except LinkError as error:
             return Undelivered(Missing.REFUSED, words_of(error))
-        self._note_heard(id, round)
+        self.last_heard[id] = max(round, self.last_heard.get(id, 0))
+        if self.contact[id] is Contact.LOST:
+            self.say(f"round {round}: {id} is connected again")
+        self.contact[id] = Contact.GOOD
         try:
             offer = read(PeerMessage, data)
             return Undelivered(Missing.REFUSED, escaped(offer.refused, 300)) if offer.refused else offer
