@@ -284,6 +284,11 @@ def test_a_step_is_answered_once_and_in_order() -> None:
     for nonsense in (Message(), Message(session=1, members=3), Message(session="a", members=["c000"])):
         with pytest.raises(MethodError):
             member.answer(KEYS, nonsense, None)
+    member.answer(KEYS, Message(session="a", members=town.ids))
+    with pytest.raises(MethodError, match="a sum of 1 members"):
+        member.answer(KEYS, Message(session="b", members=["c000"]))
+    with pytest.raises(MethodError, match="is not the next step"):
+        member.answer(SHARES, Message(session="b"))
 
 
 def test_no_field_of_a_reply_is_lost_to_the_counters() -> None:
