@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedkin.engines import LocalEngine, LoopbackEngine
+from fedkin.engines import LocalEngine, LoopbackEngine, RecordingObserver
 from fedkin.engines.attacks import ATTACKS, FORGERS, Attack, Attacks
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation
@@ -24,28 +24,16 @@ from support import play, same, small_federation, small_setup, with_settings
 SHARE = 0.5  # three adversaries of six clients
 
 
-def engine_of(method: Any, spec: str, kind: type[LocalEngine] = LocalEngine, **settings: Any) -> LocalEngine:
-    return kind(with_settings(small_setup(method), adversaries=spec, **settings))
+def engine_of(method: Any, spec: str, kind: type[LocalEngine] = LocalEngine, **more: Any) -> LocalEngine:
+    return kind(with_settings(small_setup(method), adversaries=spec), **more)
 
 
-class Letters:
-    """What arrived, by (phase, sender)."""
-
-    def __init__(self) -> None:
-        self.came: dict[tuple[str, str], Message] = {}
-
-    def delivered(self, envelope: Any) -> None:
-        self.came[envelope.phase, envelope.sender] = envelope.message
-
-    def answered(self, round: int, ask: Any, answer: Any) -> None:
-        pass
-
-
-def letters(method: Any, spec: str, rounds: int = 1) -> tuple[LocalEngine, dict[tuple[str, str], Message]]:
-    heard = Letters()
-    engine = LocalEngine(with_settings(small_setup(method), adversaries=spec), observers=[heard])  # type: ignore[list-item]
-    play(engine, *range(1, rounds + 1))
-    return engine, heard.came
+def letters(method: Any, spec: str) -> tuple[LocalEngine, dict[tuple[str, str], Message]]:
+    """What arrived in the first round, by (phase, sender)."""
+    heard = RecordingObserver()
+    engine = engine_of(method, spec, observers=[heard])
+    engine.round(1)
+    return engine, {(envelope.phase, envelope.sender): envelope.message for envelope in heard.envelopes}
 
 
 def flat(message: Message, name: str = "params") -> np.ndarray[Any, np.dtype[np.float64]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -33,10 +33,6 @@ class Faulty(OneModel):
     """
 
     name: ClassVar[str] = "faulty"
-    title: ClassVar[str] = "Faulty"
-    paper: ClassVar[str] = "none"
-    kind: ClassVar[Literal["global"]] = "global"
-    travels: ClassVar[str] = "the whole model"
 
     fails: tuple[str, ...] = ()
     late: tuple[str, ...] = ()
@@ -120,7 +116,6 @@ def test_clients_that_all_fail_raise_the_first_error() -> None:
 
 def test_a_failure_from_before_the_exchange_leaves_no_reply_out() -> None:
     class Unused(FedAvg):
-        name: ClassVar[str] = "unused"
         broken: ClassVar[bool] = False
 
         def use(self, client: ClientView[Any], message: Message) -> Any:
@@ -159,8 +154,6 @@ def test_any_other_use_of_the_answer_is_refused(
     use: Callable[[Answer], Any], words: str, alone: bool, engine: type[LocalEngine]
 ) -> None:
     class Used(FedAvg):
-        name: ClassVar[str] = "used"
-
         def round(self, server: ServerView[Any], sampled: Sequence[str]) -> ServerFlow[None]:
             answer = yield from Ask("train", {id: self.offer(server, id) for id in sampled}, MEAN)
             assert all("params" not in reply and reply["n"] > 0 for reply in answer.values())

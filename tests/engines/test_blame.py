@@ -22,8 +22,6 @@ from support import small_federation
 
 
 class Field(FedAvg):
-    name: ClassVar[str] = "field"
-
     @phase(params=NET, n=COUNT)
     def train(self, client: Any, message: Message) -> Any:
         fitted = yield from Fit(message["parms"])  # here
@@ -31,8 +29,6 @@ class Field(FedAvg):
 
 
 class Never(FedAvg):
-    name: ClassVar[str] = "never"
-
     @phase(params=NET, n=COUNT)  # here
     def train(self, client: Any, message: Message) -> Any:
         fitted: Any = Fit(message.params)
@@ -40,8 +36,6 @@ class Never(FedAvg):
 
 
 class Bare(FedAvg):
-    name: ClassVar[str] = "bare"
-
     @phase(params=NET, n=COUNT)
     def train(self, client: Any, message: Message) -> Any:
         yield  # here
@@ -49,8 +43,6 @@ class Bare(FedAvg):
 
 
 class Unknown(FedAvg):
-    name: ClassVar[str] = "unknown"
-
     @phase(params=NET, n=COUNT)
     def train(self, client: Any, message: Message) -> Any:
         yield 3  # here
@@ -58,8 +50,6 @@ class Unknown(FedAvg):
 
 
 class Shape(FedAvg):
-    name: ClassVar[str] = "shape"
-
     @phase(params=NET, n=COUNT)  # here
     def train(self, client: Any, message: Message) -> Any:
         fitted = yield from Fit(message.params)
@@ -67,8 +57,6 @@ class Shape(FedAvg):
 
 
 class Returns(FedAvg):
-    name: ClassVar[str] = "returns"
-
     @phase(params=NET, n=COUNT)  # here
     def train(self, client: Any, message: Message) -> Any:
         fitted = yield from Fit(message.params)
@@ -76,22 +64,16 @@ class Returns(FedAvg):
 
 
 class Silent(FedAvg):
-    name: ClassVar[str] = "silent"
-
     def round(self, server: Any, sampled: Any) -> Any:  # here
         server.state["done"] = True
 
 
 class Typo(FedAvg):
-    name: ClassVar[str] = "typo"
-
     def round(self, server: Any, sampled: Any) -> Any:
         yield from Ask("trian", {id: Message(params=server.initial) for id in sampled})  # here
 
 
 class Loss(FedAvg):
-    name: ClassVar[str] = "loss"
-
     @phase(params=NET, n=COUNT)
     def train(self, client: Any, message: Message) -> Any:
         fitted = yield from Fit(message.params, broken)
@@ -99,22 +81,16 @@ class Loss(FedAvg):
 
 
 class Uses(FedAvg):
-    name: ClassVar[str] = "uses"
-
     def use(self, client: Any) -> Any:  # type: ignore[override]  # here
         return client.initial
 
 
 class Checks(FedAvg):
-    name: ClassVar[str] = "checks"
-
     def check(self) -> None:  # type: ignore[override]  # here
         return None
 
 
 class Trains(FedAvg):
-    name: ClassVar[str] = "trains"
-
     @phase(params=NET, n=COUNT)  # here
     def train(self, client: Any, message: Message, more: Any) -> Any:  # type: ignore[override]
         fitted = yield from Fit(message.params)
@@ -125,45 +101,33 @@ WRONG: Any = int
 
 
 class Forgets(FedAvg):
-    name: ClassVar[str] = "forgets"
-
     def round(self, server: Any, sampled: Any) -> Any:
         replies = Ask("train", {id: Message(params=server.initial) for id in sampled})
         return list(replies.items())  # type: ignore[attr-defined]  # here
 
 
 class Counts(FedAvg):
-    name: ClassVar[str] = "counts"
-
     def start(self, server: Any) -> None:
         self.rounds = 0  # here
 
 
 class Equips(FedAvg):
-    name: ClassVar[str] = "equips"
-
     def equip(self, net: Any, task: Any, seed: Any) -> Any:
         raise KeyError("projection")  # here
 
 
 class Refuses(FedAvg):
-    name: ClassVar[str] = "refuses"
-
     def check(self, federation: Any) -> None:
         raise KeyError("groups")  # here
 
 
 class Declares(FedAvg):
-    name: ClassVar[str] = "declares"
-
     @phase(params=NET, n=WRONG)  # here
     def train(self, client: Any, message: Message) -> Any:
         return message
 
 
 class Infinite(FedAvg):
-    name: ClassVar[str] = "infinite"
-
     @phase(params=NET, n=COUNT)  # here
     def train(self, client: Any, message: Message) -> Any:
         return Message(params={name: value / 0 for name, value in message.params.items()}, n=client.size)
@@ -237,8 +201,6 @@ class Watching:
 
 def test_functions_may_take_more_than_they_are_given() -> None:
     class Wide(FedAvg):
-        name: ClassVar[str] = "wide"
-
         def use(self, client: Any, *more: Any, **others: Any) -> Any:
             return super().use(client, *more, **others)
 
@@ -254,8 +216,6 @@ def test_functions_may_take_more_than_they_are_given() -> None:
 
 def test_what_others_raise_and_faults_of_fedkins_own_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     class Same(FedAvg):
-        name: ClassVar[str] = "same"
-
         def offer(self, server: Any, id: str) -> Message:
             return super().offer(server, id)
 

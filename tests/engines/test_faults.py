@@ -221,8 +221,6 @@ def test_errors_may_stop_the_run_at_the_first_client() -> None:
 
 def test_a_bug_that_all_clients_find_stops_the_run_in_any_case() -> None:
     class Broken(FedAvg):
-        name = "broken"
-
         @phase
         def train(self, client: ClientView[Any], message: Message) -> Message:  # type: ignore[override]
             raise AttributeError("misspelt")

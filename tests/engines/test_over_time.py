@@ -172,8 +172,6 @@ def test_an_unseen_client_without_training_samples_is_scored_all_the_same(name: 
 class Welcoming(FedAvg):
     """FedAvg whose newcomers train once on what the server has, and tell the server so."""
 
-    name: ClassVar[str] = "welcoming"
-
     @phase
     def tune(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         fitted = yield from Fit(message["params"])
@@ -235,7 +233,6 @@ def test_a_federation_of_unseen_clients_is_refused() -> None:
 class Probing(Local):
     """Local training that also fits and runs another net, on other samples."""
 
-    name: ClassVar[str] = "probing"
     other: ClassVar[Net]
 
     def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
@@ -277,7 +274,6 @@ def unlike(setup: Setup) -> Setup:
 
 
 class Bodies(Local):
-    name: ClassVar[str] = "bodies"
     unlike_models: ClassVar[bool] = True
 
 
@@ -302,8 +298,6 @@ def test_a_method_that_needs_one_model_refuses_several() -> None:
 
 
 class Projected(Local):
-    name: ClassVar[str] = "projected"
-
     def equip(self, net: Net, task: Any, key: int) -> Net:
         return net.extended(lambda: {"projection": nn.Linear(7, 3)}, key)
 
@@ -339,10 +333,6 @@ class Greeting(PeerMethod):
     """Peers that count who greets them."""
 
     name: ClassVar[str] = "greeting"
-    title: ClassVar[str] = "Greeting"
-    paper: ClassVar[str] = "none"
-    kind: ClassVar[Any] = "peer"
-    travels: ClassVar[str] = "a greeting"
 
     def round(self, peer: PeerView) -> PeerFlow[None]:
         inbox = yield from Share(Message(hello=torch.ones(1)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -36,10 +36,6 @@ class Gossip(PeerMethod):
     """Train, then take the plain mean with all neighbours."""
 
     name: ClassVar[str] = "gossip"
-    title: ClassVar[str] = "Gossip"
-    paper: ClassVar[str] = "(test)"
-    kind: ClassVar[Literal["peer"]] = "peer"
-    travels: ClassVar[str] = "models"
 
     to_stranger: bool = False
 

@@ -69,7 +69,7 @@ class Town:
         asked = dict.fromkeys(self.ids, Message(params={}))
         one = GroupSum(Mean(), "train", asked, 3)
         for step in STEPS:
-            messages = self.requests(step, one.messages(step))
+            messages = self.requests(step, one.requests)
             replies = {}
             for id, message in messages.items():
                 reply = Message(params=self.vectors[id], n=self.weights[id]) if step == MASKED else None
@@ -81,8 +81,7 @@ class Town:
                 self.seen.append(answer)
                 if not self.absent(step, id):
                     replies[id] = answer
-            if not one.failed:
-                one.take(step, self.replies(step, replies))
+            one.take(self.replies(step, replies))
         return one
 
     def mean(self, ids: list[str]) -> np.ndarray[Any, Any]:
@@ -285,6 +284,11 @@ def test_a_step_is_answered_once_and_in_order() -> None:
     for nonsense in (Message(), Message(session=1, members=3), Message(session="a", members=["c000"])):
         with pytest.raises(MethodError):
             member.answer(KEYS, nonsense, None)
+    member.answer(KEYS, Message(session="a", members=town.ids))
+    with pytest.raises(MethodError, match="a sum of 1 members"):
+        member.answer(KEYS, Message(session="b", members=["c000"]))
+    with pytest.raises(MethodError, match="is not the next step"):
+        member.answer(SHARES, Message(session="b"))
 
 
 def test_no_field_of_a_reply_is_lost_to_the_counters() -> None:

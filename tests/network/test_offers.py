@@ -9,11 +9,11 @@ from threading import Event
 
 import pytest
 
-from fedkin.network.offers import CHANGED, FIRST, HEAD, REST, Offer, Offers, Question
+from fedkin.network.offers import CHANGED, FIRST, HEAD, REST, Offer, Offers, Part, Question
 from fedkin.network.zenoh_config import PART
 
 Answers = SimpleQueue[tuple[bytes, bytes]]
-_NONE = bytes(32)
+_FIRST = Part()
 
 
 def offer(data: bytes) -> Offer:
@@ -24,17 +24,17 @@ class Desk:
     """Offers to ann and bob, and what is refused."""
 
     def __init__(self) -> None:
-        self.refused: list[tuple[str, str, str]] = []
+        self.refused: list[str] = []
         self.dropped: SimpleQueue[str] = SimpleQueue()
         self.opened: list[Offers] = []
 
     def offers(self) -> Offers:
-        made = Offers(["ann", "bob"], lambda *why: self.refused.append(why))
+        made = Offers(["ann", "bob"])
         self.opened.append(made)
         return made
 
     def ask(
-        self, offers: Offers, asker: str = "ann", part: int = 0, of: bytes = _NONE,
+        self, offers: Offers, asker: str = "ann", part: Part = _FIRST,
         before: Callable[[], object] = lambda: None, subject: str = "r",
     ) -> Answers:  # fmt: skip
         """Ask; the answer comes into the queue, after `before`."""
@@ -44,7 +44,8 @@ class Desk:
             before()
             answers.put((kind, data))
 
-        offers.ask(Question(asker, subject, part, of, answer, lambda: self.dropped.put(asker)))
+        if why := offers.ask(Question(asker, subject, part, answer, lambda: self.dropped.put(asker))):
+            self.refused.append(why)
         return answers
 
 
@@ -64,15 +65,15 @@ def test_parts_make_the_whole(desk: Desk) -> None:
     kind, whole = desk.ask(offers).get(timeout=30)
     assert kind == HEAD + b"head"
     assert len(whole) == FIRST
-    for part in (1, 2, 3):
-        kind, more = desk.ask(offers, part=part, of=digest).get(timeout=30)
+    for number in (1, 2, 3):
+        kind, more = desk.ask(offers, part=Part(number, digest)).get(timeout=30)
         assert kind == REST
         assert len(more) <= PART
         whole += more
     assert whole == data
-    assert desk.ask(offers, part=4, of=digest).get(timeout=30) == (REST, b"")
+    assert desk.ask(offers, part=Part(4, digest)).get(timeout=30) == (REST, b"")
     offers.put("ann", "r", offer(b"new"))
-    assert desk.ask(offers, part=1, of=digest).get(timeout=30) == (CHANGED, b"")
+    assert desk.ask(offers, part=Part(1, digest)).get(timeout=30) == (CHANGED, b"")
 
 
 def test_a_question_waits_for_its_own_offer(desk: Desk) -> None:
@@ -112,8 +113,7 @@ def test_what_is_beyond_the_limits_is_dropped(desk: Desk, monkeypatch: pytest.Mo
     offers.put("ann", "r", offer(b"x"))
     kept = [desk.ask(offers, before=lambda: go.wait(60)) for _ in range(3)]
     desk.ask(offers)
-    assert desk.dropped.get(timeout=30) == "ann"
-    assert desk.refused == [("ann", "r", "more than 3 questions wait for their answers")]
+    assert desk.refused == ["more than 3 questions wait for their answers"]
     go.set()
     assert [answers.get(timeout=30)[0] for answers in kept] == [HEAD + b"head"] * 3
     older, newer = (desk.ask(offers, "bob", subject=subject) for subject in "ab")
@@ -123,7 +123,8 @@ def test_what_is_beyond_the_limits_is_dropped(desk: Desk, monkeypatch: pytest.Mo
     assert newer.get(timeout=30) == (HEAD + b"head", b"x")
     assert older.empty()
     desk.ask(offers, "zoe")
-    assert desk.refused[1:] == [("zoe", "r", "it asks, and is not in the address book")]
+    assert desk.refused[1:] == ["it asks, and is not in the address book"]
+    assert desk.dropped.empty()  # who asks drops what is refused
 
 
 def test_nothing_is_answered_after_the_end(desk: Desk) -> None:

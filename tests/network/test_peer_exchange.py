@@ -13,13 +13,12 @@ from typing import Any
 import pytest
 
 from fedkin.engines import LocalEngine
-from fedkin.engines.results import Outbox, Undelivered
+from fedkin.engines.results import Undelivered
 from fedkin.federation import Federation
-from fedkin.flow import Message
 from fedkin.network.agreement import Agreement, Terms
 from fedkin.network.link import Left, Missed
 from fedkin.network.messages import encode
-from fedkin.network.peer_exchange import PeerExchange, PeerMessage, PeerOutbox, Progress, _offers
+from fedkin.network.peer_exchange import Contact, PeerExchange, PeerMessage, PeerOutbox, Progress
 from fedkin.network.settings import NetworkSettings
 from network.federations import NOWHERE, Ending, Killed, experiment, simulated, state_in
 from network.memory import MemoryNetwork
@@ -56,26 +55,22 @@ def bound(each: PeerExchange, deadline: float) -> None:
     each.settings = each.settings.model_copy(update={"deadline": deadline})
 
 
-def box(value: int, to: str, phase: str = "share") -> Outbox:
-    return Outbox(phase, {to: Message(value=value)})
+def message(value: int) -> PeerMessage:
+    return PeerMessage(phase="share", message={"value": value})
 
 
-def told(each: PeerExchange, round: int, other: str, value: int = 0) -> Any:
+def told(each: PeerExchange, round: int, other: str, value: int = 0, turn: int = 0) -> Any:
     """What this one hears of the other in the round: its value, or why there is none."""
-    heard = each.exchange(round, 0, [other], box(value, other), {})[other]
+    heard = each.exchange(round, turn, {other: message(value)})[other]
     if isinstance(heard, Undelivered):
         return ": ".join(heard)
     return heard.message and heard.message["value"]
 
 
-def _encoded(box: Any) -> bytes:
-    return next(iter(_offers(list(box.messages), box, {}).values()))
-
-
 def test_a_round_waits_for_its_own_messages() -> None:
     with two(MemoryNetwork()) as (ann, bob):
         ann.enter(1)
-        ann.link.offer("bob", f"{ann.run}/r1/t0", _encoded(box(7, "bob")))
+        ann.link.offer("bob", f"{ann.run}/r1/t0", encode(message(7)))
         bob.enter(1)
         assert told(bob, 1, "ann") == 7
         bob.enter(2)
@@ -94,9 +89,9 @@ def test_one_that_does_not_answer_is_not_waited_for_and_heard_when_it_is_back() 
         assert told(bob, 4, "ann") == "gone: it does not answer"
         hold.release()
         ann.enter(31)
-        ann.link.offer("bob", f"{ann.run}/r31/t0", _encoded(box(7, "bob")))
+        ann.link.offer("bob", f"{ann.run}/r31/t0", encode(message(7)))
         assert told(bob, 31, "ann") == 7
-        assert bob.unreachable == set()
+        assert bob.contact == {"ann": Contact.GOOD}
 
 
 def test_one_whose_connection_is_back_is_tried_at_once() -> None:
@@ -109,7 +104,7 @@ def test_one_whose_connection_is_back_is_tried_at_once() -> None:
         ann.enter(1)
         assert told(bob, 4, "ann") == "late: it is in round 1"
         ann.enter(5)
-        ann.link.offer("bob", f"{ann.run}/r5/t0", _encoded(box(7, "bob")))
+        ann.link.offer("bob", f"{ann.run}/r5/t0", encode(message(7)))
         assert told(bob, 5, "ann") == 7
 
 
@@ -124,7 +119,7 @@ def test_who_is_awaited_is_named_until_it_is_back() -> None:
         exchange.start()
         assert waiting.wait(30)
         network.back("ann")
-        ann.link.offer("bob", f"{ann.run}/r1/t0", _encoded(box(7, "bob")))
+        ann.link.offer("bob", f"{ann.run}/r1/t0", encode(message(7)))
         exchange.join(30)
         assert heard == [7]
         assert said == [
@@ -144,7 +139,7 @@ def test_a_message_that_is_offered_is_awaited_although_its_owner_is_in_a_later_r
 ) -> None:
     with two(MemoryNetwork(), deadline=600.0) as (ann, bob):
         ann.enter(1)
-        ann.exchange(1, 0, ["bob"], None, {})
+        ann.exchange(1, 0, {"bob": PeerMessage(ended=True)})
         ann.enter(2)
         pull, slow = bob.link.pull, ["busy"] * 4
 
@@ -156,17 +151,11 @@ def test_a_message_that_is_offered_is_awaited_although_its_owner_is_in_a_later_r
 
         monkeypatch.setattr(bob.link, "pull", late)
         bob.enter(1)
-        heard = bob.exchange(1, 0, ["ann"], box(1, "ann"), {})["ann"]
+        heard = bob.exchange(1, 0, {"ann": message(1)})["ann"]
         assert isinstance(heard, PeerMessage)
         assert heard.ended
         # A turn that it did not offer before it went on is not awaited.
-        assert told_in_turn(bob, 1, 1) == "late: it left round 1 out"
-
-
-def told_in_turn(each: PeerExchange, round: int, turn: int) -> str:
-    heard = each.exchange(round, turn, ["ann"], box(1, "ann"), {})["ann"]
-    assert isinstance(heard, Undelivered)
-    return ": ".join(heard)
+        assert told(bob, 1, "ann", turn=1) == "late: it left round 1 out"
 
 
 def test_a_stranger_with_other_settings_is_refused_and_harms_nobody() -> None:
@@ -187,7 +176,7 @@ def test_what_was_offered_is_offered_again_after_a_kill(tmp_path: Path) -> None:
     network = MemoryNetwork()
     with two(network, tmp_path / "sent") as (ann, bob):
         ann.enter(3)
-        bob.link.offer("ann", f"{ann.run}/r3/t0", _encoded(box(1, "ann")))
+        bob.link.offer("ann", f"{ann.run}/r3/t0", encode(message(1)))
         assert told(ann, 3, "bob", 7) == 1
     (tmp_path / "sent" / "3-1.offers").write_bytes(b"cut short")
     with two(network, tmp_path / "sent", done=4) as (ann, bob):

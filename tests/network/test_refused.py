@@ -17,8 +17,8 @@ from certificates import Net, Town, new_town
 from fedkin.network.identity import Identity, Revocations, certificate_pem, fingerprint
 from fedkin.network.join_file import Member
 from fedkin.network.link import Missed, Refused
-from fedkin.network.offers import CHANGED, HEAD, Offer
-from fedkin.network.signing import DIGEST, Signer
+from fedkin.network.offers import CHANGED, DIGEST, HEAD, Offer
+from fedkin.network.signing import Signer
 from fedkin.network.zenoh_config import participant_config, router_config
 from fedkin.network.zenoh_link import ZenohLink
 
@@ -273,22 +273,22 @@ def test_too_many_questions_are_dropped_and_others_are_served(net: Net, monkeypa
     bob = net.member("bob")
     server.offer("ann", "r", b"ann" * 100_000)
     server.offer("bob", "r", b"bob")  # one part: a second question could come before the first is counted as answered
-    dropped, go, refuse, answer = threading.Event(), threading.Event(), server._offers._refused, server._answer
+    refused, go, refuse, answer = threading.Event(), threading.Event(), server.refused.add, server._answer
 
     def noted(*why: str) -> None:
         refuse(*why)
-        dropped.set()
+        refused.set()
 
     def slow(query: Any, asker: str, kind: bytes, data: bytes) -> None:
         assert asker == "bob" or go.wait(60)
         answer(query, asker, kind, data)
 
-    monkeypatch.setattr(server._offers, "_refused", noted)
+    monkeypatch.setattr(server.refused, "add", noted)
     monkeypatch.setattr(server, "_answer", slow)
     server.offer("ann", "s", b"ann")
     with ThreadPoolExecutor(2) as pool:
         asked = [pool.submit(ann.pull, "server", subject, 60) for subject in "rs"]
-        assert dropped.wait(30)
+        assert refused.wait(30)
         assert bob.pull("server", "r", 30) == b"bob"
         go.set()
         assert [len(pull.result(60)) for pull in asked] == [300_000, 3]

@@ -17,8 +17,8 @@ from fedkin.errors import ConfigError
 from fedkin.network.identity import certificate_pem
 from fedkin.network.join_file import Member
 from fedkin.network.link import Missed, Refused
-from fedkin.network.offers import FIRST, HEAD
-from fedkin.network.signing import DIGEST, Sealer, Signer
+from fedkin.network.offers import DIGEST, FIRST, HEAD
+from fedkin.network.signing import Sealer, Signer
 from fedkin.network.zenoh_config import KEY
 from fedkin.network.zenoh_link import ZenohLink, run_router
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -193,20 +194,16 @@ def poisoned(federation: Federation, attacks: Attacks, adversaries: frozenset[st
         if client.id not in adversaries:
             return client
         attacked = replace(first, id=client.id) if same else client
-        return _each(attacked, lambda samples: _flipped(samples, federation.task.classes, share, seed, client.id))
+        if not share:
+            return attacked
+        flip = partial(_flipped, classes=federation.task.classes, share=share, seed=seed, id=client.id)
+        changes = tuple(replace(change, train=flip(change.train)) for change in attacked.changes)
+        return replace(attacked, train=flip(attacked.train), changes=changes)
 
     return type(federation)([changed(client) for client in federation.values()], federation.task, federation.name)
 
 
-def _each(client: Client, change: Callable[[Samples], Samples]) -> Client:
-    """Return the client with all its training samples changed."""
-    changes = tuple(replace(other, train=change(other.train)) for other in client.changes)
-    return replace(client, train=change(client.train), changes=changes)
-
-
 def _flipped(samples: Samples, classes: int, share: float, seed: int, id: str) -> Samples:
-    if not share:
-        return samples
     samples = samples.own()
     hit = torch.from_numpy(rng(seed, id, "label flip").random(len(samples)) < share)
     return replace(samples, y=torch.where(hit, classes - 1 - samples.y, samples.y))
@@ -268,7 +265,7 @@ class Forgery:
         for phase in sorted({box.phase for box in boxes.values()}):
             first = {id: box.messages[min(box.messages)] for id, box in boxes.items() if box.phase == phase}
             for id, sent in self._colluded(attack, first, {}).items():
-                changed = _changed(first[id], sent)
+                changed = {name: value for name, value in sent.items() if value is not first[id][name]}
                 shared = {to: Message(**{**message, **changed}) for to, message in boxes[id].messages.items()}
                 forged[id] = replace(boxes[id], messages=shared)
         return forged
@@ -368,11 +365,6 @@ def _blurred(value: Any, strength: float, draw: np.random.Generator) -> Any:
         return torch.add(leaf, strength * leaf.norm() / e.norm().clamp(min=1e-12) * e)
 
     return codec.mapped(value, blur)
-
-
-def _changed(before: Message, after: Message) -> dict[str, Any]:
-    """Return the fields that are other objects than before."""
-    return {name: value for name, value in after.items() if value is not before[name]}
 
 
 def _mean(values: Sequence[Any]) -> Any:

@@ -119,11 +119,10 @@ class Exchange:
 
     def _ask_sums(self, step: str, sums: Collection[GroupSum], round: int, turn: int) -> None:
         """Send the requests of a step of all sums together, and give each sum its answers."""
-        messages = {id: message for group_sum in sums for id, message in group_sum.messages(step).items()}
+        messages = {id: message for group_sum in sums for id, message in group_sum.requests.items()}
         answers = self._send_and_collect(Ask(step, messages), round, turn) if messages else {}
         for group_sum in sums:
-            if not group_sum.failed:
-                group_sum.take(step, {id: answers[id] for id in group_sum.asked if id in answers})
+            group_sum.take({id: answers[id] for id in group_sum.asked if id in answers})
 
     def _add_sum(self, averaged: AveragedReplies, group: str, group_sum: GroupSum, round: int) -> None:
         """Add the mean of a group, or note that its members are missing."""

@@ -16,8 +16,9 @@ and the private key of a member. `docs/privacy.md` says what this guarantees, an
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -89,7 +90,9 @@ def inner(message: Mapping[str, Any]) -> tuple[str, Message]:
 
 def check_phase(method: Method, phase: str, mean: Mean | None) -> None:
     """Raise ConfigError for a phase whose replies would show parameters of single clients to the server."""
-    open_fields = _open_parameters(method, phase, None if mean is None else mean.field)
+    fields = _parameter_fields(method, phase)
+    summed = set() if mean is None else {mean.field}
+    open_fields = "fields that it does not declare" if fields is None else ", ".join(sorted(fields - summed))
     if open_fields:
         raise ConfigError(
             f"privacy.secure_sums: method {method.name!r} needs {open_fields} of each client by itself in phase "
@@ -98,23 +101,18 @@ def check_phase(method: Method, phase: str, mean: Mean | None) -> None:
         )
 
 
-def _open_parameters(method: Method, phase: str, summed: str | None) -> str:
-    """Return the names of parameter fields that this phase sends unmasked, as text; empty if there are none."""
-    sets = method.declared(phase)
-    if sets is None:
-        return "fields that it does not declare"
-    names = {name for fields in sets for name, form in fields.items() if form.is_parameters}
-    return ", ".join(sorted(names - {summed}))
-
-
 def check_plain(method: Method, phase: str, reply: Mapping[str, Any]) -> None:
     """Raise MethodError if a client's outgoing reply has unmasked parameters."""
-    sets = method.declared(phase)
-    names = list(reply) if sets is None else [
-        name for name in reply if any(name in fields and fields[name].is_parameters for fields in sets)
-    ]  # fmt: skip
+    fields = _parameter_fields(method, phase)
+    names = [name for name in reply if fields is None or name in fields]
     if names:
         raise MethodError(f"phase {phase!r}: {names[0]} leaves a client only in secure sums; it was not sent")
+
+
+def _parameter_fields(method: Method, phase: str) -> set[str] | None:
+    """Return the names of the fields of a phase that are parameters; None if the phase declares no fields."""
+    sets = method.declared(phase)
+    return None if sets is None else {name for fields in sets for name, form in fields.items() if form.is_parameters}
 
 
 def declared(method: Method, step: str, request: Mapping[str, Any], net: Net) -> Sequence[Fields]:
@@ -217,15 +215,20 @@ class SumMember:
 
     def answer(self, step: str, message: Message, reply: Message | None = None) -> Message:
         """Return the answer to a step's request. reply: the phase's reply, for the step with masked numbers."""
+        answers = {KEYS: self.keys, SHARES: self.shares, SURVIVORS: self.survivors, UNMASK: self.unmask}
         try:
-            if step != KEYS:
-                self._begin_step(step, message)
+            if step != KEYS and (message["session"] != self.session or step != self.next):
+                raise MethodError(f"{step} is not the next step of this member's sum")
+            self.next = ""  # each step is answered once
             if step == MASKED:
                 assert reply is not None
-                return self.masked(message, reply)
-            return {KEYS: self.keys, SHARES: self.shares, SURVIVORS: self.survivors, UNMASK: self.unmask}[step](message)
+                answer = self.masked(message, reply)
+            else:
+                answer = answers[step](message)
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             raise MethodError(f"{step}: a request that cannot be read ({type(error).__name__})") from None
+        self.next = dict(pairwise(STEPS)).get(step, "")
+        return answer
 
     def keys(self, message: Message) -> Message:
         """Begin a sum: return new public keys, signed."""
@@ -233,7 +236,6 @@ class SumMember:
         if len(set(self.members)) < self.least or self.id not in self.members:
             raise MethodError(f"a sum of {len(set(self.members))} members; at least {self.least} are needed")
         self.cipher_pair, self.mask_pair, self.seed = KeyPair(), KeyPair(), secrets.token_bytes(KEY_BYTES)
-        self.next = SHARES
         cipher, public = self.cipher_pair.public, self.mask_pair.public
         statement = key_statement(self.session, self.id, cipher, public, self.size)
         signature = self.signatures.sign(self.id, statement)
@@ -260,7 +262,6 @@ class SumMember:
         seeds = shares_of(self.seed, points, enough)
         keys = shares_of(self.mask_pair.private, points, enough)
         self.held = {self.place: (seeds[self.place + 1], keys[self.place + 1])}
-        self.next = MASKED
         sent = {
             str(to): tensor_of(
                 masks.sealed(self._secret(to), seeds[to + 1] + keys[to + 1], self._about(self.place, to))
@@ -289,7 +290,6 @@ class SumMember:
         words = self.list.fixed.encode(flat, weight) + mask(self.seed, len(flat))
         for other in self.held.keys() - {self.place}:
             words += _signed_mask(self.mask_pair, self.place, other, self.list.mask[other], self.session, len(flat))
-        self.next = SURVIVORS
         counters = {name: tensor for name, tensor in params.items() if not tensor.is_floating_point()}
         more = {"counters": counters} if counters else {}
         return Message(**fields, **more, masked=torch.from_numpy(words.view(np.int64)))
@@ -314,7 +314,6 @@ class SumMember:
             raise MethodError("a list of survivors with members that sent no shares, or without this one")
         if len(self.there) < self.least or near < threshold(len(self.near)):
             raise MethodError(f"{len(self.there)} survivors, too few for a sum that hides each of them")
-        self.next = UNMASK
         statement = self.list.survivors_statement(self.there)
         return Message(signature=tensor_of(self.signatures.sign(self.id, statement)))
 
@@ -332,12 +331,6 @@ class SumMember:
         keys = {str(at): tensor_of(key) for at, (_, key) in self.held.items() if at not in self.there}
         return Message(seeds=seeds, keys=keys)
 
-    def _begin_step(self, step: str, message: Mapping[str, Any]) -> None:
-        """Raise MethodError unless this is the next step of the current sum; each step is answered once."""
-        if message["session"] != self.session or step != self.next:
-            raise MethodError(f"{step} is not the next step of this member's sum")
-        self.next = ""
-
 
 # -- the server -------------------------------------------------------------------------------------------------------
 
@@ -345,39 +338,69 @@ class SumMember:
 class GroupSum:
     """The server's side of one sum, over the members of one group in one phase.
 
-    failed: why there is no sum. replies: the replies of the members in the sum, without the summed field.
+    requests: those of the current step by member; none after the last step or a failure. failed: why there is no sum.
+    replies: the replies of the members in the sum, without the summed field.
     """
 
     def __init__(self, mean: Mean, phase: str, asked: Mapping[str, Message], least: int) -> None:
         self.mean, self.phase, self.asked = mean, phase, asked
         self.session, self.failed = secrets.token_hex(16), ""
         self.replies: dict[str, Message] = {}
-        self.shares: dict[int, Mapping[str, Tensor]] = {}
-        self.commitments: dict[int, bytes] = {}
         self.there: list[int] = []  # members whose masked numbers arrived
         self.words: Words | None = None  # the sum of these numbers
-        self.signatures: dict[int, Tensor] = {}
-        if len(asked) < least:
-            self.failed = f"a group of {len(asked)}, fewer than privacy.min_members = {least}"
+        self.requests: dict[str, Message] = {}
+        self._flow = self._steps(least)
+        self.take(None)
 
-    def messages(self, step: str) -> dict[str, Message]:
-        """Return the requests of a step by member; none after a failure."""
-        if self.failed:
-            return {}
-        if step == KEYS:
-            return dict.fromkeys(self.asked, Message(session=self.session, members=sorted(self.asked)))
-        names = self.list.names
-        if step == SHARES:
-            return {name: self._keys_for(place) for place, name in enumerate(names)}
-        if step == MASKED:
-            return {names[place]: self._masked_for(place) for place in self.shares}
-        if step == SURVIVORS:
-            common = Message(session=self.session, survivors=self.there)
-            return {names[place]: common for place in self.there}
-        return {names[place]: self._signatures_for(place) for place in self.signatures}
+    def take(self, replies: Mapping[str, Message] | None) -> None:
+        """Process the replies to the requests, and make those of the next step (None: of the first)."""
+        try:
+            self.requests = self._flow.send(replies)
+        except StopIteration:
+            self.requests = {}
+        except MethodError as error:
+            self.failed, self.replies, self.requests = str(error), {}, {}
 
-    def _keys_for(self, place: int) -> Message:
-        signatures = {str(other): self.signed[other] for other in self.list.near(place)}
+    def _steps(self, least: int) -> Generator[dict[str, Message], Any, None]:
+        """Yield the requests of each step by member, and receive their replies; raises MethodError without a sum."""
+        if len(self.asked) < least:
+            raise MethodError(f"a group of {len(self.asked)}, fewer than privacy.min_members = {least}")
+        replies = yield dict.fromkeys(self.asked, Message(session=self.session, members=sorted(self.asked)))
+        self._check_enough(KEYS, replies, 2)
+        names = sorted(replies)
+        cipher, mask = (b"".join(bytes_of(replies[id][which]) for id in names) for which in ("cipher", "mask"))
+        self.list = _KeyList(self.session, names, cipher, mask, [replies[id]["size"] for id in names])
+        signed, enough = [replies[id]["signature"] for id in names], threshold(len(self.list.near(0)))
+
+        replies = yield {name: self._keys_for(place, signed) for place, name in enumerate(names)}
+        self.shares = {place: reply["shares"] for place, reply in self._by_place(replies).items()}
+        self.commitments = {place: bytes_of(reply["commitment"]) for place, reply in self._by_place(replies).items()}
+        self._check_enough(SHARES, replies, enough)
+
+        replies = yield {names[place]: self._masked_for(place) for place in self.shares}
+        for id in sorted(replies):
+            self.add(id, replies[id])
+        del replies  # they may be large
+        self._check_enough(MASKED, self.there, enough)
+
+        survivors = Message(session=self.session, survivors=self.there)
+        replies = yield {names[place]: survivors for place in self.there}
+        signatures = {place: reply["signature"] for place, reply in self._by_place(replies).items()}
+        self._check_enough(SURVIVORS, replies, enough)
+
+        replies = yield {names[place]: self._signatures_for(place, signatures) for place in signatures}
+        self._unmask(self._by_place(replies))
+        self._check_enough(UNMASK, replies, enough)
+
+    def _check_enough(self, step: str, answers: Collection[Any], enough: int) -> None:
+        if len(answers) < enough:
+            raise MethodError(f"{len(answers)} of {len(self.asked)} members answered {step}, fewer than {enough}")
+
+    def _by_place(self, replies: Mapping[str, Message]) -> dict[int, Message]:
+        return {self.list.names.index(id): reply for id, reply in sorted(replies.items())}
+
+    def _keys_for(self, place: int, signed: Sequence[Tensor]) -> Message:
+        signatures = {str(other): signed[other] for other in self.list.near(place)}
         cipher, mask = tensor_of(b"".join(self.list.cipher)), tensor_of(b"".join(self.list.mask))
         facts = {"session": self.session, "names": self.list.names, "sizes": self.list.sizes}
         return Message(**facts, signatures=signatures, cipher=cipher, mask=mask)
@@ -390,32 +413,6 @@ class GroupSum:
             field=self.mean.field, weight=self.mean.weight or "",
         )  # fmt: skip
 
-    def _signatures_for(self, place: int) -> Message:
-        near = self.list.near(place)
-        signatures = {str(other): data for other, data in self.signatures.items() if other in near}
-        return Message(session=self.session, signatures=signatures)
-
-    def take(self, step: str, replies: Mapping[str, Message]) -> None:
-        """Process the replies of a step; after a failure `failed` says why there is no sum."""
-        try:
-            if step == KEYS:
-                self._take_keys(replies)
-                return
-            by_place = {self.list.names.index(id): reply for id, reply in sorted(replies.items())}
-            if step == SHARES:
-                self.shares = {place: reply["shares"] for place, reply in by_place.items()}
-                self.commitments = {place: bytes_of(reply["commitment"]) for place, reply in by_place.items()}
-            elif step == MASKED:
-                for id in sorted(replies):
-                    self.add(id, replies[id])
-            elif step == SURVIVORS:
-                self.signatures = {place: reply["signature"] for place, reply in by_place.items()}
-            else:
-                self._unmask(by_place)
-            self._check_enough(len(by_place), step)
-        except MethodError as error:
-            self.failed, self.replies = str(error), {}
-
     def add(self, id: str, reply: Message) -> None:
         """Add a member's masked numbers to the sum, and keep the rest of its reply."""
         words = reply["masked"].numpy().view(np.uint64)
@@ -423,17 +420,10 @@ class GroupSum:
         self.there.append(self.list.names.index(id))
         self.replies[id] = Message(**{name: value for name, value in reply.items() if name != "masked"})
 
-    def _take_keys(self, replies: Mapping[str, Message]) -> None:
-        names = sorted(replies)
-        self._check_enough(len(names), KEYS)
-        cipher, mask = (b"".join(bytes_of(replies[id][which]) for id in names) for which in ("cipher", "mask"))
-        self.list = _KeyList(self.session, names, cipher, mask, [replies[id]["size"] for id in names])
-        self.signed = [replies[id]["signature"] for id in names]
-
-    def _check_enough(self, count: int, step: str) -> None:
-        needed = threshold(len(self.list.near(0))) if step != KEYS else 2
-        if count < needed:
-            raise MethodError(f"{count} of {len(self.asked)} members answered {step}, fewer than {needed}")
+    def _signatures_for(self, place: int, all_signatures: Mapping[int, Tensor]) -> Message:
+        near = self.list.near(place)
+        signatures = {str(other): data for other, data in all_signatures.items() if other in near}
+        return Message(session=self.session, signatures=signatures)
 
     def _unmask(self, replies: Mapping[int, Message]) -> None:
         """Remove the masks from the sum: the survivors' own masks, and those shared with members that dropped out."""

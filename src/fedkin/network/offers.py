@@ -1,4 +1,4 @@
-"""The offers of a participant, and the questions for them, with limits for each other participant.
+"""The offers of a participant, and the questions of others for their parts, with limits for each other participant.
 
 A question waits until its offer is made. If a question ends without an answer, the asker asks again.
 """
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Lock
+from typing import NamedTuple
 
 from fedkin.network.zenoh_config import PART
 
@@ -17,11 +18,31 @@ from fedkin.network.zenoh_config import PART
 HEAD, REST, CHANGED = b"H", b"P", b"C"
 # Bytes of the first part: small enough to be sent with the priority of small messages.
 FIRST = 1 << 16
-
-
+DIGEST = 32  # bytes of a hash
 # Limits for each other participant: subjects with a waiting question, answers that are sent at the same time, and
 # questions that are being answered or queued for it.
 WAITING, RUNNING, QUEUED = 64, 8, 256
+
+
+class Part(NamedTuple):
+    """A part that is asked for: its number, and the hash of the offer.
+
+    Part 0 is asked for without a hash, and is the first part of the current offer, whatever that is.
+    """
+
+    number: int = 0
+    of: bytes = bytes(DIGEST)
+
+
+def part_count(size: int) -> int:
+    """Return the number of parts of an offer of this size."""
+    return 1 + -(-max(0, size - FIRST) // PART)
+
+
+def bounds(number: int) -> slice:
+    """Return where a part of an offer begins and ends; the first part is shorter."""
+    start = FIRST + (number - 1) * PART
+    return slice(start, start + PART) if number else slice(FIRST)
 
 
 @dataclass(frozen=True)
@@ -32,23 +53,17 @@ class Offer:
     digest: bytes
     head: bytes
 
-    def part(self, number: int) -> bytes:
-        """Return the bytes of a part; part 0 is the first part, and shorter."""
-        start = FIRST + (number - 1) * PART
-        return self.data[:FIRST] if number == 0 else self.data[start : start + PART]
-
 
 @dataclass(frozen=True)
 class Question:
-    """A participant's question for a part: of the current offer (part 0), or of the offer with the hash `of`.
+    """A participant's question for a part.
 
     answer: called once with the answer's kind (and head), and its bytes. drop: called once if there is no answer.
     """
 
     asker: str
     subject: str
-    part: int
-    of: bytes
+    part: Part
     answer: Callable[[bytes, bytes], None]
     drop: Callable[[], None]
 
@@ -57,11 +72,9 @@ class Offers:
     """All offers of a participant. Thread-safe.
 
     names: the other participants; each is answered in separate threads, so that nobody waits for another's slow link.
-    refused: called with (who, subject, why) for each question beyond the limits.
     """
 
-    def __init__(self, names: Iterable[str], refused: Callable[[str, str, str], None]) -> None:
-        self._refused = refused
+    def __init__(self, names: Iterable[str]) -> None:
         self._lock = Lock()
         self._offers: dict[tuple[str, str], Offer] = {}
         self._waiting: dict[str, dict[str, Question]] = {name: {} for name in names}
@@ -82,26 +95,26 @@ class Offers:
             for key in [key for key in self._offers if key[1].startswith(prefix) and to in (None, key[0])]:
                 del self._offers[key]
 
-    def ask(self, question: Question) -> None:
-        """Answer a question in a thread, now or once its offer is made; returns at once."""
-        who, why = question.asker, ""
-        dropped: Question | None = question
+    def ask(self, question: Question) -> str:
+        """Answer a question in a thread, now or once its offer is made; returns at once.
+
+        Returns why the question is refused, and then neither answers nor drops it; empty if it is not refused.
+        """
+        who, dropped = question.asker, None
         with self._lock:
             if self._closed:
-                pass
+                dropped = question
             elif who not in self._waiting:
-                why = "it asks, and is not in the address book"
+                return "it asks, and is not in the address book"
             elif self._queued[who] >= QUEUED:
-                why = f"more than {QUEUED} questions wait for their answers"
-            elif question.part == 0 and (who, question.subject) not in self._offers:
+                return f"more than {QUEUED} questions wait for their answers"
+            elif question.part.number == 0 and (who, question.subject) not in self._offers:
                 dropped = self._wait(question)
             else:
                 self._begin(question)
-                return
-        if why:
-            self._refused(who, question.subject, why)
         if dropped is not None:
             dropped.drop()
+        return ""
 
     def _wait(self, question: Question) -> Question | None:
         """Let a question wait; returns an older question that it displaces: of this subject, or beyond the limit."""
@@ -117,15 +130,14 @@ class Offers:
         self._pools[question.asker].submit(self._answer, question)
 
     def _answer(self, question: Question) -> None:
+        number, of = question.part
         with self._lock:
             offer = self._offers.get((question.asker, question.subject))
         try:
-            if question.part == 0 and offer is not None:
-                question.answer(HEAD + offer.head, offer.part(0))
-            elif offer is None or offer.digest != question.of:
+            if offer is None or (number and offer.digest != of):
                 question.answer(CHANGED, b"")
             else:
-                question.answer(REST, offer.part(question.part))
+                question.answer(REST if number else HEAD + offer.head, offer.data[bounds(number)])
         finally:
             with self._lock:
                 self._queued[question.asker] -= 1

@@ -44,17 +44,17 @@ class PeerEngine(Engine):
         self, setup: Setup, client: Client, neighbours: PeerExchange, page: Page, status: StatusFile, device: str
     ) -> None:  # fmt: skip
         self.client, self.neighbours, self.page, self.status = client, neighbours, page, status
-        names = sorted([*neighbours.others, client.id])
-        sizes = {id: client.size if id == client.id else 0 for id in names}
-        self.validator, self.own_validator = Validator(setup, neighbours.link.refused.add), Validator(setup)
-        self.behind = True  # whether the neighbours may be in a later round
-        self.absent: set[str] = set()
+        self.validator = Validator(setup, neighbours.link.refused.add)  # of what neighbours send
+        self.absent: set[str] = set()  # neighbours of which nothing came last
         self.next = 0  # before this round the neighbours offer nothing to this peer
+        self.unsure = True  # whether the neighbours may be in a later round
         status.rounds = setup.training.rounds
         clients = {client.id: client}
         executor = OneByOne(setup.net, clients, Modules(opened(device)))
         site = LocalSite(setup, clients, executor, noise=system_noise, store=page)
-        super().__init__(setup, Roster({id: Entry(True, 1, sizes[id], None) for id in names}, setup.task), site)
+        sizes = {**dict.fromkeys(neighbours.others, 0), client.id: client.size}
+        entries = {id: Entry(True, 1, size, None) for id, size in sorted(sizes.items())}
+        super().__init__(setup, Roster(entries, setup.task), site)
 
     def round(self, number: int) -> Outcome:
         outcome = super().round(number)
@@ -98,15 +98,14 @@ class PeerEngine(Engine):
 
     def _is_behind(self, number: int, near: frozenset[str]) -> bool:
         """Whether a neighbour is so far ahead that it offers nothing for this round any more, or never did."""
-        if not self.behind or number < self.next:
-            return self.behind
-        ahead = [there for there in self.neighbours.progress_of_others(near).values() if there.round > number]
-        self.next = max((there.round for there in ahead if (there.first or there.round) > number), default=1)
-        self.behind = number < self.next
-        if self.behind:
-            self.neighbours.enter(self.next)  # so that the neighbours wait for this peer in that round
-            self.neighbours.say(f"rounds {number} to {self.next - 1}: left out, since neighbours are further on")
-        return self.behind
+        if self.unsure and number >= self.next:
+            others = self.neighbours.progress_of_others(near).values()
+            self.next = max((there.round for there in others if there.first > number), default=1)
+            self.unsure = number < self.next
+            if self.unsure:
+                self.neighbours.enter(self.next)  # so that the neighbours wait for this peer in that round
+                self.neighbours.say(f"rounds {number} to {self.next - 1}: left out, since neighbours are further on")
+        return number < self.next
 
     def _exchange(self, number: int, near: frozenset[str]) -> None:
         me, inbox = self.client.id, None
@@ -115,27 +114,35 @@ class PeerEngine(Engine):
         for turn in itertools.count():
             box = self.site.step({me: inbox}).get(me)
             self._say_failures(number)
-            refused = {} if box is None else self._refused(number, box)
-            heard = self.neighbours.exchange(number, turn, awaited, box, refused)
+            offers = {} if box is None else self._offers_of(number, box)
+            other = PeerMessage(ended=True) if box is None else PeerMessage()
+            heard = self.neighbours.exchange(number, turn, {id: offers.get(id, other) for id in awaited})
             if self.neighbours.stop.is_set() and any(isinstance(answer, Undelivered) for answer in heard.values()):
                 raise TooFew(f"round {number}: stopped while a neighbour was awaited")
             if box is None:
                 return
-            sent = {id: message for id, message in box.messages.items() if id not in refused}
+            sent = {id: message for id, message in box.messages.items() if not offers[id].refused}
             self.log.send([Envelope(number, box.phase, turn, me, id, message) for id, message in sent.items()])
             inbox = self._inbox(number, turn, box.phase, heard)
             awaited -= {id for id, answer in heard.items() if isinstance(answer, PeerMessage) and answer.ended}
 
-    def _refused(self, number: int, box: Outbox) -> dict[str, str]:
-        """Return by receiver why a message of this peer is not sent: the owner has seen only the declared fields."""
-        problems = {
-            id: self.own_validator.problem(self.client.id, box.phase, message, Message())
-            for id, message in box.messages.items()
-        }
-        refused = {id: escaped(problem.words, 300) for id, problem in problems.items() if problem is not None}
-        for words in sorted(set(refused.values())):
+    def _offers_of(self, number: int, box: Outbox) -> dict[str, PeerMessage]:
+        """Return the offer of each message by receiver; a message with fields that the owner has not seen is not sent.
+
+        A message to many neighbours is checked once, and they share one offer.
+        """
+        offers: dict[int, PeerMessage] = {}
+        for message in box.messages.values():
+            if id(message) in offers:
+                continue
+            problem = self.exchange.validator.problem(self.client.id, box.phase, message, Message())
+            if problem is None:
+                offers[id(message)] = PeerMessage(phase=box.phase, message=dict(message))
+            else:
+                offers[id(message)] = PeerMessage(refused=escaped(problem.words, 300))
+        for words in sorted({offer.refused for offer in offers.values()} - {""}):
             self.neighbours.say(f"round {number}: not what the method declares ({words}), so it was not sent")
-        return refused
+        return {name: offers[id(message)] for name, message in box.messages.items()}
 
     def _say_failures(self, number: int) -> None:
         for failure in self.exchange.failed(number):
@@ -154,7 +161,7 @@ class PeerEngine(Engine):
                 self.neighbours.say(f"round {number}: {id}: {words}")
                 self.absent ^= {id}
             if isinstance(answer, Undelivered):
-                self.behind = True
+                self.unsure = True
                 self.log.traffic.append(Traffic(number, id, me, phase, 0, 0, *answer))
             elif answer.message is not None:
                 envelopes.append(Envelope(number, answer.phase, turn, id, me, Message(**answer.message)))

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
+from enum import Enum
 from hashlib import blake2b
 from pathlib import Path
 from threading import Event, Lock
@@ -22,7 +23,7 @@ from pydantic import Field, StrictBool, StrictStr
 
 from fedkin import codec
 from fedkin.engines.failures import words_of
-from fedkin.engines.results import Missing, Outbox, Undelivered
+from fedkin.engines.results import Missing, Undelivered
 from fedkin.errors import MethodError, RunError, first_few
 from fedkin.folders import made_private, replace
 from fedkin.network.agreement import Agreement, Terms, difference
@@ -54,9 +55,9 @@ class Progress(WireMessage):
     counts: Annotated[tuple[StrictStr, ...], Field(max_length=100_000)] = ()
 
     @property
-    def first(self) -> int | None:
-        """The earliest round with an offer to the reader; None: there is no offer."""
-        return min((round for round, _ in self.offered), default=None)
+    def first(self) -> int:
+        """The earliest round with an offer to the reader; its own round, if there is no offer yet."""
+        return min((round for round, _ in self.offered), default=self.round)
 
     def left_out(self, round: int, turn: int) -> bool:
         """Whether the peer will make no offer in this turn of this round any more."""
@@ -73,6 +74,14 @@ class PeerMessage(WireMessage):
     refused: Annotated[StrictStr, Field(max_length=300)] = ""
     phase: Annotated[StrictStr, Field(max_length=300)] = ""
     message: dict[str, Any] | None = None
+
+
+class Contact(Enum):
+    """How a neighbour is reached: this peer waits for it, also if the connection is lost, until it gives it up."""
+
+    GOOD = 1
+    LOST = 2
+    GIVEN_UP = 3  # until it answers again
 
 
 class PeerExchange:
@@ -92,17 +101,14 @@ class PeerExchange:
         self.others = sorted(set(names) - {link.me})
         self.run = blake2b(repr(sorted({*self.others, link.me})).encode(), digest_size=4).hexdigest()
         self.size_limit = limit + _ROOM
-        self.done, self.round, self.waits, self.ended = done, done + 1, True, False
-        # By peer: the rounds with offers to it, each with its last turn.
-        self.offered: dict[str, dict[int, int]] = {id: {} for id in self.others}
-        self.members: set[str] = set()
-        self.hinted = False
-        self.progress_lock = Lock()
-        self.comparisons: dict[str, Future[str | None]] = {}
-        self.last_heard: dict[str, int] = {}
-        self.unreachable: set[str] = set()  # neighbours that were missed, and have not answered since
-        self.lost: set[str] = set()  # neighbours with a lost connection, for which this peer waits
         self.pool = ThreadPoolExecutor(max(2 * len(self.others), 1), thread_name_prefix="neighbour")
+        # Arrivals. comparisons: those of agreements that have not ended.
+        self.members, self.comparisons, self.hinted = set[str](), dict[str, Future[str | None]](), False
+        # Progress. offered: by peer, the rounds with offers to it, each with its last turn.
+        self.done, self.round, self.waits, self.progress_lock = done, done + 1, True, Lock()
+        self.offered: dict[str, dict[int, int]] = {id: {} for id in self.others}
+        # Exchanges.
+        self.contact, self.last_heard = dict.fromkeys(self.others, Contact.GOOD), dict[str, int]()
 
     # -- arrivals -------------------------------------------------------------------------------------------------
 
@@ -119,9 +125,7 @@ class PeerExchange:
                 self._put(to, number, turn, data)
         self.tell(self.others)
         self._wait()
-        self.admit()
-        wait(self.comparisons.values())
-        self.admit()
+        self.admit(timeout=None)
 
     def _wait(self) -> None:
         waited, left = -1, self.settings.grace if self.done else self.settings.deadline
@@ -133,31 +137,33 @@ class PeerExchange:
                 waited = len(missing)
                 self.say(f"waiting for {first_few(missing)}")
             since = time.monotonic()
-            self._look_for(missing, begun_at)
-            begun = self._begun_without(missing)
-            if _may_begin_without(missing, begun):
+            if not self.link.present().intersection(missing):
+                self._note_nobody(begun_at)
+            self._compare_with(missing)
+            # A missing peer that is connected here is awaited, wherever the others are.
+            seen = self.link.present().intersection(missing)
+            begun = [] if seen else [there for there in self.progress_of_others().values() if not there.waits]
+            # One on which they count may not be connected here yet: it may be starting again, as this peer is.
+            if begun and not {id for there in begun for id in there.counts}.intersection(missing):
                 return
             if begun or (self.done and self.members):
                 left -= time.monotonic() - since
                 if left <= 0:
                     return
 
-    def _look_for(self, missing: Sequence[str], since: float) -> None:
-        """Admit missing peers that are connected, if they answer; raises RunError for another agreement."""
-        present = self.link.present()
-        here = [id for id in missing if id in present]
-        if not here:
-            self._note_nobody(since)
-        for id, words in zip(here, self.pool.map(self._compare, here), strict=True):
+    def _missing(self) -> list[str]:
+        """Return the peers that must come before this peer begins, and have not come yet."""
+        first, missing = self.settings.clients, [id for id in self.others if id not in self.members]
+        if isinstance(first, int):
+            return missing if len(self.members) + 1 < min(first, len(self.others) + 1) else []
+        return [id for id in missing if id in first]
+
+    def _compare_with(self, missing: Sequence[str]) -> None:
+        """Compare agreements with missing peers that are connected; raises RunError for another agreement."""
+        for id, words in self._compared(missing, None).items():
             if words:
                 self._stay_connected(id)
                 raise RunError(f"{id} cannot be a neighbour: {words}")
-
-    def _begun_without(self, missing: Iterable[str]) -> list[Progress]:
-        """Return the progress of peers that are in a round; none if a missing peer is connected here."""
-        if self.link.present().intersection(missing):
-            return []
-        return [there for there in self.progress_of_others().values() if not there.waits]
 
     def _note_nobody(self, since: float) -> None:
         """Say once what may be wrong if nobody is reached; raises RunError if the link knows the reason."""
@@ -168,46 +174,49 @@ class PeerExchange:
             self.say(f"nobody of them is reached ({UNREACHED})")
         self.stop.wait(AGAIN)
 
-    def _missing(self) -> list[str]:
-        """Return the peers that must come before this peer begins, and have not come yet."""
-        first, missing = self.settings.clients, [id for id in self.others if id not in self.members]
-        if isinstance(first, int):
-            return missing if len(self.members) + 1 < min(first, len(self.others) + 1) else []
-        return [id for id in missing if id in first]
-
-    def _compare(self, id: str) -> str | None:
-        """Admit a peer with an equal agreement; returns what differs, or None if the peer does not answer yet."""
-        try:
-            there = read(Terms, self.link.pull(id, f"{self.run}/terms", _TERMS, self.size_limit)).agreement
-        except Missed:
-            return None
-        except (MethodError, LinkError) as error:
-            return words_of(error)
-        if words := difference(self.agreement, there):
-            return f"{words} (there: at {id})"
-        self.members.add(id)
-        return ""
-
     def _stay_connected(self, id: str) -> None:
         """Stay connected for a moment, so that the other peer sees what differs too."""
         until = time.monotonic() + _STAY
         while id in self.link.present() and time.monotonic() < until and not self.stop.wait(AGAIN):
             pass
 
-    def admit(self) -> None:
-        """Admit peers that have come since, without waiting for them; refuse peers with other settings."""
-        for id in self.link.present().intersection(self.others) - self.members:
-            if id not in self.comparisons:
-                self.comparisons[id] = self.pool.submit(self._compare, id)
-            elif (job := self.comparisons[id]).done():
-                if words := job.result():
-                    if id not in self.link.refused.counts:
-                        self.say(f"{id} is refused: {escaped(words, 400)}")
-                    self.link.refused.add(id, "terms", words)
-                del self.comparisons[id]
-        for id in [id for id, job in self.comparisons.items() if id in self.members and job.done()]:
-            self.say(f"{id} is here")
-            del self.comparisons[id]
+    def admit(self, timeout: float | None = 0.0) -> None:
+        """Admit peers that have come since, and refuse peers with other settings.
+
+        timeout: how long to wait for their agreements; those that come later are compared at the next call.
+        """
+        for id, words in self._compared(self.others, timeout).items():
+            if not words:
+                self.say(f"{id} is here")
+                continue
+            if id not in self.link.refused.counts:
+                self.say(f"{id} is refused: {escaped(words, 400)}")
+            self.link.refused.add(id, "terms", words)
+
+    def _compared(self, ids: Iterable[str], timeout: float | None) -> dict[str, str]:
+        """Compare agreements with those of these peers that are connected and no members yet.
+
+        Return by peer what differs, as far as peers have answered in time; a peer with an equal agreement has an empty
+        text, and is a member now.
+        """
+        for id in sorted(self.link.present().intersection(ids) - self.members - self.comparisons.keys()):
+            self.comparisons[id] = self.pool.submit(self._difference, id)
+        wait(self.comparisons.values(), timeout)
+        ended = {id: self.comparisons.pop(id).result() for id, job in [*self.comparisons.items()] if job.done()}
+        answered = {id: words for id, words in ended.items() if words is not None}
+        self.members |= {id for id, words in answered.items() if not words}
+        return answered
+
+    def _difference(self, id: str) -> str | None:
+        """Return what differs in the agreement of this peer, empty if nothing does; None if it does not answer yet."""
+        try:
+            there = read(Terms, self.link.pull(id, f"{self.run}/terms", _TERMS, self.size_limit)).agreement
+        except Missed:
+            return None
+        except (MethodError, LinkError) as error:
+            return words_of(error)
+        words = difference(self.agreement, there)
+        return f"{words} (there: at {id})" if words else ""
 
     # -- the progress of each peer --------------------------------------------------------------------------------
 
@@ -219,7 +228,7 @@ class PeerExchange:
     def tell(self, ids: Iterable[str]) -> None:
         """Tell these peers the progress of this peer."""
         with self.progress_lock:
-            counts = () if self.ended else tuple(sorted(self.members - self.unreachable))
+            counts = tuple(id for id in sorted(self.members) if self.contact[id] is not Contact.GIVEN_UP)
             for id in ids:
                 offered = tuple(sorted(self.offered[id].items()))
                 now = Progress(round=self.round, waits=self.waits, offered=offered, counts=counts)
@@ -242,7 +251,7 @@ class PeerExchange:
 
     def end(self, round: int) -> None:
         """Stay connected until all connected peers have reached this round, and so have all offers of this peer."""
-        self.ended = True
+        self.members = set()  # it counts on nobody any more
         self.enter(round)
         until = time.monotonic() + self.settings.deadline
         while not self.stop.wait(AGAIN) and time.monotonic() < until:
@@ -256,25 +265,25 @@ class PeerExchange:
     # -- exchanges ------------------------------------------------------------------------------------------------
 
     def exchange(
-        self, round: int, turn: int, near: Iterable[str], box: Outbox | None, refused: Mapping[str, str]
-    ) -> dict[str, PeerMessage | Undelivered]:
-        """Make offers to these neighbours (box None: the round has ended here), and return what they sent.
+        self, round: int, turn: int, messages: Mapping[str, PeerMessage]
+    ) -> dict[str, PeerMessage | Undelivered]:  # fmt: skip
+        """Offer each neighbour its message, and return what the neighbours sent.
 
-        refused: by receiver, why its message in the box is not sent.
+        A neighbour to which this peer says that its round has ended is not awaited.
         """
-        near = sorted(near)
-        offers = _offers(near, box, refused)
+        distinct = {id(message): message for message in messages.values()}
+        encoded = {key: encode(message) for key, message in distinct.items()}
+        offers = {name: encoded[id(message)] for name, message in sorted(messages.items())}
         self.outbox.keep(round, turn, offers)
-        for id, data in offers.items():
-            self._put(id, round, turn, data)
+        for name, data in offers.items():
+            self._put(name, round, turn, data)
         if turn == 0:
-            self.tell(near)
+            self.tell(offers)
             self.outbox.drop({kept for rounds in self.offered.values() for kept in rounds})
-        if box is None:
-            return {}
         until = time.monotonic() + self.settings.deadline
-        jobs = {id: self.pool.submit(self._pulled, id, round, turn, until) for id in near}
-        return {id: job.result() for id, job in jobs.items()}
+        awaited = [name for name in offers if not messages[name].ended]
+        jobs = {name: self.pool.submit(self._pulled, name, round, turn, until) for name in awaited}
+        return {name: job.result() for name, job in jobs.items()}
 
     def _put(self, id: str, round: int, turn: int, data: bytes) -> None:
         """Offer the message of an exchange, and withdraw those of old rounds, which nobody needs any more."""
@@ -287,37 +296,28 @@ class PeerExchange:
 
     def _pulled(self, id: str, round: int, turn: int, until: float) -> PeerMessage | Undelivered:
         """Return what a neighbour sent in this exchange; wait for it as long as it may still come."""
-        if (unreachable := self._why_unreachable(id, round)) is not None:
-            return unreachable
-        silent = 0.0
+        if (why := self._why_given_up(id, round)) is not None:
+            return why
+        answered_at = time.monotonic()
         while (left := until - time.monotonic()) > 0:
-            begun = time.monotonic()
             try:
                 return self._read(id, round, turn, min(left, SLICE))
             except Missed:
                 there = self.progress_of(id)
             if self.stop.is_set():
                 return Undelivered(Missing.LATE, "this peer was stopped")
-            if there is None:
-                silent += time.monotonic() - begun
-            elif there.left_out(round, turn):
-                return Undelivered(Missing.LATE, f"it left round {round} out")
-            else:
-                silent = 0.0
+            if there is not None:
+                if there.left_out(round, turn):
+                    return Undelivered(Missing.LATE, f"it left round {round} out")
+                answered_at = time.monotonic()
+                continue
             away = id not in self.link.present()
-            if silent > self.settings.grace:
+            if time.monotonic() - answered_at > self.settings.grace:
                 return self._give_up_on(id, Missing.GONE, "the connection is lost" if away else "it does not answer")
-            if away and id not in self.lost:
-                self.lost.add(id)
+            if away and self.contact[id] is Contact.GOOD:
+                self.contact[id] = Contact.LOST
                 self.say(f"round {round}: {id} is not connected: waiting for at most {self.settings.grace:g} s")
         return self._give_up_on(id, Missing.LATE, f"nothing within {self.settings.deadline:g} s")
-
-    def _note_heard(self, id: str, round: int) -> None:
-        self.unreachable.discard(id)
-        self.last_heard[id] = max(round, self.last_heard.get(id, 0))
-        if id in self.lost:
-            self.lost.discard(id)
-            self.say(f"round {round}: {id} is connected again")
 
     def _read(self, id: str, round: int, turn: int, timeout: float) -> PeerMessage | Undelivered:
         """Return an offer, or why it is refused; raises Missed if there is none yet."""
@@ -327,7 +327,10 @@ class PeerExchange:
             raise
         except LinkError as error:
             return Undelivered(Missing.REFUSED, words_of(error))
-        self._note_heard(id, round)
+        self.last_heard[id] = max(round, self.last_heard.get(id, 0))
+        if self.contact[id] is Contact.LOST:
+            self.say(f"round {round}: {id} is connected again")
+        self.contact[id] = Contact.GOOD
         try:
             offer = read(PeerMessage, data)
             return Undelivered(Missing.REFUSED, escaped(offer.refused, 300)) if offer.refused else offer
@@ -337,14 +340,13 @@ class PeerExchange:
 
     def _give_up_on(self, id: str, missing: Missing, reason: str) -> Undelivered:
         """Note a neighbour for which this peer does not wait again before it answers."""
-        self.lost.discard(id)
-        self.unreachable.add(id)
+        self.contact[id] = Contact.GIVEN_UP
         self.tell(self.others)  # a peer that starts again waits for the peers on which others count
         return Undelivered(missing, reason)
 
-    def _why_unreachable(self, id: str, round: int) -> Undelivered | None:
+    def _why_given_up(self, id: str, round: int) -> Undelivered | None:
         """Return why this peer does not wait for this neighbour now; None if it waits."""
-        if id not in self.unreachable:
+        if self.contact[id] is not Contact.GIVEN_UP:
             return None
         if id not in self.link.present():
             return Undelivered(Missing.GONE, "not connected")
@@ -406,23 +408,3 @@ class PeerOutbox:
     def _files(self) -> list[tuple[int, int, Path]]:
         named = [(_OFFERS.fullmatch(path.name), path) for path in self.folder.iterdir()]
         return sorted((int(match[1]), int(match[2]), path) for match, path in named if match)
-
-
-def _may_begin_without(missing: Iterable[str], begun: Sequence[Progress]) -> bool:
-    """Whether peers have begun, and count on none of the missing ones.
-
-    One on which they count may not be connected here yet: it may be starting again, as this peer is.
-    """
-    return bool(begun) and not {id for there in begun for id in there.counts}.intersection(missing)
-
-
-def _offers(near: Iterable[str], box: Outbox | None, refused: Mapping[str, str]) -> dict[str, bytes]:
-    """Return the encoded offer to each neighbour; a message to many neighbours is encoded once."""
-    if box is None:
-        return dict.fromkeys(near, encode(PeerMessage(ended=True)))
-    nothing, encoded = encode(PeerMessage()), dict[int, bytes]()
-    for name, message in box.messages.items():
-        if name not in refused and id(message) not in encoded:
-            encoded[id(message)] = encode(PeerMessage(phase=box.phase, message=dict(message)))
-    why = {name: encode(PeerMessage(refused=words)) for name, words in refused.items()}
-    return {name: why.get(name) or encoded.get(id(box.messages.get(name)), nothing) for name in near}

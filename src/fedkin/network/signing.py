@@ -33,7 +33,6 @@ from fedkin.network.identity import (
 from fedkin.network.join_file import AddressBook
 from fedkin.network.offers import Offer
 
-DIGEST = 32
 LONGEST_HEAD = 1 << 15
 _SIGNED, _SEALED, _SUMS = "fedkin/1", "fedkin/sealed/1", b"fedkin/sums/1"
 _LENGTH = 4
