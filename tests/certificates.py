@@ -6,6 +6,7 @@ import datetime
 import fcntl
 import ipaddress
 import os
+import secrets
 import socket
 import struct
 import subprocess
@@ -95,9 +96,13 @@ def _named(name: str) -> x509.Name:
 
 
 def free_port() -> int:
+    """A port at which nobody listens, below those that the system gives to programs that ask for any."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+        while True:
+            port = secrets.randbelow(12_000) + 20_000
+            with suppress(OSError):
+                probe.bind(("127.0.0.1", port))
+                return port
 
 
 @dataclass

@@ -14,6 +14,8 @@ import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedkin[flower]'")
 
+from certificates import free_port
+
 pytestmark = pytest.mark.slow
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -31,8 +33,7 @@ def test_from_nothing_to_three_machines(tmp_path: Path) -> None:
     samples, settings = blocks("tutorials/network.md", "Tables and experiment")
     recipe = blocks("flower.md", "From nothing to three machines")
     assert len(recipe) == 5
-    # Below the ports that the system gives to programs that ask for any.
-    port = 20_000 + os.getpid() % 10_000
+    port = free_port()
     script = "set -e\n" + "".join([samples, settings, *recipe])
     for page, here in (("rounds = 5", "rounds = 1"), ("18000", str(port)), ("18100", str(port + 1))):
         assert page in script
