@@ -109,7 +109,7 @@ def compare(
     )  # fmt: skip
     names = grid.methods
     from fedkin.records.controls import with_controls
-    from fedkin.report.words import validation_in
+    from fedkin.report.sentence import validation_in
 
     groups = _groups_to_leave_out(leave_out, grid.begun)
     if controls:
@@ -128,8 +128,8 @@ def _compare(grid: _GridCommand, names: list[str], validation: Validation | None
     """Run a comparison, write its report and print its table; validation: the results of a tuning of the methods."""
     from fedkin.records.comparison import comparison_rows, unequal_conditions
     from fedkin.report.ranks import ranking_lines
+    from fedkin.report.sentence import chosen_line
     from fedkin.report.tables import comparison
-    from fedkin.report.words import chosen_line
     from fedkin.running.grid import Runs
     from fedkin.running.grid import compare as run_comparison
 

@@ -19,10 +19,10 @@ from fedkin.records.run import Result, find_runs, read_run, unfinished
 from fedkin.report import ranks
 from fedkin.report.features import FeatureBudget, features_of
 from fedkin.report.graphs import evenly, graph_of, pack_values, sharing_of
-from fedkin.report.runs import ReportRun, counterpart, folder_of, given_of, report_runs, verdicts_of
+from fedkin.report.runs import FEDAVG, LOCAL, ReportRun, counterpart, folder_of, given_of, report_runs, verdicts_of
 from fedkin.report.sections import measures_of, missing_of, phases_of, risks_of
+from fedkin.report.sentence import Subject, headline, sentence
 from fedkin.report.units import student
-from fedkin.report.words import FEDAVG, LOCAL, Subject, headline, sentence
 
 # Largest numbers of points of all clients' curves, and of rounds of all methods' curves: above, rounds are left out.
 _CURVE_POINTS = 400_000

@@ -16,6 +16,7 @@ from fedkin.records.comparison import Gains, gains_over
 from fedkin.records.controls import named, split_control
 from fedkin.records.run import Result
 
+LOCAL, FEDAVG = "local", "fedavg"
 _NETWORKED = ("network", "peer")  # engines
 # Settings that two runs must share so that only their methods differ.
 _SECTIONS = ("data", "scenario", "model", "training")
@@ -53,7 +54,7 @@ def report_runs(runs: Sequence[Result]) -> list[ReportRun]:
     titles = titles_of(runs, labels)
     reported = []
     for run, label in zip(runs, labels, strict=True):
-        local = None if run.method == "local" else counterpart(run, runs, "local")
+        local = None if run.method == LOCAL else counterpart(run, runs, LOCAL)
         try:
             gain = None if local is None else gains_over(run, local)
         except ValueError as error:
