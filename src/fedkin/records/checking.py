@@ -14,7 +14,7 @@ from fedkin.errors import RunError
 from fedkin.folders import holder
 from fedkin.network import status
 from fedkin.records import files, reading
-from fedkin.records.recorder import Checkpoints
+from fedkin.records.checkpoints import Checkpoints
 
 _BACK = "put the file back as it was"
 
