@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from cli.invoked import Terminal
 from fedkin.cli import app
-from fedkin.records.run import listed, listed_difference, read_listed
+from fedkin.records.listing import listed, listed_difference, read_listed
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import run_experiment
 from tiny import TABLE, CutAt

@@ -15,7 +15,7 @@ from fedkin.cli.output import print_table, printed_as_json, say
 from fedkin.report.units import megabytes
 
 if TYPE_CHECKING:
-    from fedkin.records.run import Listed
+    from fedkin.records.listing import Listed
 
 
 # -- report ------------------------------------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ def _list(
     """List the runs in a folder with their results."""
     if context.invoked_subcommand is not None:
         return
-    from fedkin.records.run import listed
+    from fedkin.records.listing import listed
 
     listed_runs = listed(folders)
     facts = [
@@ -185,7 +185,7 @@ def _diff(one: Path, other: Path, json: bool = JSON) -> None:
     Examples:
     fedkin runs diff runs/A runs/B
     """
-    from fedkin.records.run import listed_difference, read_listed
+    from fedkin.records.listing import listed_difference, read_listed
 
     both = [read_listed(one), read_listed(other)]
     settings, figures = listed_difference(*both)
