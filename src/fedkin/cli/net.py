@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from fedkin.cli import participant
-from fedkin.cli.experiments import finish_run, start_or_resume
+from fedkin.cli.experiments import finish_run
 from fedkin.cli.net_files import ca, init, invite, show
 from fedkin.cli.net_status import status
 from fedkin.cli.options import JSON, OUT, RESUME, ROOT
 from fedkin.cli.output import say, stop_on_signals
+from fedkin.cli.starting import start_or_resume
 from fedkin.errors import ConfigError
 from fedkin.folders import holder, locked
 from fedkin.running.progress import Progress
