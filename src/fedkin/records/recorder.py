@@ -78,14 +78,81 @@ class Records:
         self.figures: tuple[str, ...] = ("accuracy",)
         self.facts: Mapping[str, Any] = {}  # facts of the clients, if there is a folder
         self.rows: dict[str, list[Any]] = {name: [] for name in (*_TABLES, *_LINES)}
-        self.flushed = dict.fromkeys(self.rows, 0)
+        self.flushed = dict.fromkeys(self.rows, 0)  # numbers of rows in parts
         self.graphs: dict[int, Graph] = {}
         self.last_graph: str | None = None
         self.safe = 0  # the round of the newest checkpoint
         # Files of this run with their stamps, by their paths in the folder.
         self.sealed: dict[str, files.Stamp] = {}
 
-    # -- while running ----------------------------------------------------------------------------------------
+    # -- beginning, or going on from a checkpoint ----------------------------------------------------------------------
+
+    def begin(self, task: Task, facts: Callable[[], Mapping[str, Any]]) -> tuple[int, dict[str, Any]] | None:
+        """Describe the federation, read the rows up to the newest good checkpoint, and drop newer rows.
+
+        Returns (round, state), or None if no checkpoint was ever written, so that the run begins at round 0. Raises
+        RunError if there were checkpoints and none is good.
+        """
+        self.describe(task, facts)
+        if self.folder is None:
+            return None
+        checkpoint = Checkpoints(self.folder).choose()
+        if checkpoint is None:
+            self._drop_after(0)
+            return None
+        self.sealed |= {
+            name: stamp for name, stamp in checkpoint.seal.files.items() if not name.startswith("checkpoint/")
+        }
+        self.last_graph, self.safe = checkpoint.state.pop("graph"), checkpoint.round
+        self._read_parts(checkpoint.round)
+        self._drop_after(checkpoint.round)
+        return checkpoint.round, checkpoint.state
+
+    def describe(self, task: Task, facts: Callable[[], Mapping[str, Any]]) -> None:
+        """Write `federation.json`, or check that a resumed run began with the same samples.
+
+        facts: a function that returns the facts of the clients. It reads samples, so it is called only for a folder.
+        """
+        self.metric, self.figures = task.metric, tuple(metric.name for metric in task.figures)
+        if self.folder is None:
+            return
+        kept, now = self.folder / _FEDERATION, facts()
+        if kept.exists() and reading.record_in(kept, reading.Facts).fingerprint != now["fingerprint"]:
+            raise RunError(
+                f"{kept}: the clients or their samples are not those that this run began with, or this file is not as "
+                "it was written; use another folder"
+            )
+        self.redescribe(now)
+
+    def _read_parts(self, round: int) -> None:
+        """Read the rows up to this round, and remove parts that are not under the checkpoint's seal."""
+        assert self.folder is not None
+        for path in sorted((self.folder / "parts").glob("*")):
+            file = f"parts/{path.name}"
+            match = re.fullmatch(r"(\w+)-(\d+)\.(parquet|jsonl)", path.name)
+            if file not in self.sealed or match is None:
+                if file != NEWEST:
+                    path.unlink()
+                continue
+            rows = self._rows_in(path, match[1])
+            if len(rows) != self.sealed[file].rows:
+                raise RunError(f"{path}: {len(rows)} rows, written were {self.sealed[file].rows}; {reading.MEND}")
+            self.rows[match[1]] += rows
+        if [row["round"] for row in self.rows["rounds"]] != list(range(1, round + 1)):
+            raise RunError(f"{self.folder / 'parts'}: rows of some rounds up to {round} are not there; {reading.MEND}")
+        self.flushed = {name: len(rows) for name, rows in self.rows.items()}
+
+    def _drop_after(self, round: int) -> None:
+        """Remove graphs and features of later rounds; after round 0, parts, checkpoints and models too."""
+        assert self.folder is not None
+        for place in ("parts", "checkpoint", "models") if not round else ():
+            shutil.rmtree(self.folder / place, ignore_errors=True)
+        for place, kind in (("graphs", "npz"), ("features", "safetensors")):
+            for number, path in reading.files_in(self.folder / place, kind).items():
+                if number > round:
+                    path.unlink()
+
+    # -- while running -------------------------------------------------------------------------------------------------
 
     def add(
         self, row: Mapping[str, Any], timing: Mapping[str, Any], outcome: Outcome, scores: Mapping[str, Score]
@@ -98,11 +165,8 @@ class Records:
             figures = score.figures or (metrics.value_of(score),) * len(self.figures)
             loss = score.loss if math.isfinite(score.loss) else None
             self.rows["clients"].append((outcome.round, id, score.n, loss, *figures))
-        if outcome.graph is not None:
-            digest = outcome.graph.digest()
-            # In large federations, the groups stay the same for most of a run.
-            if digest == self.last_graph:
-                return
+        # In large federations, the groups stay the same for most of a run.
+        if outcome.graph is not None and (digest := outcome.graph.digest()) != self.last_graph:
             self.last_graph = digest
             if self.folder is None:
                 self.graphs[outcome.round] = outcome.graph
@@ -131,6 +195,13 @@ class Records:
         Checkpoints(self.folder).write(round, {"round": round, "graph": self.last_graph, **state}, stamps)
         self.safe = round
 
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def redescribe(self, facts: Mapping[str, Any]) -> None:
+        """Write `federation.json` with these facts of the clients, including clients that joined after the start."""
+        if self.folder is not None:
+            self.facts, self.sealed[_FEDERATION] = facts, files.write_json(self.folder / _FEDERATION, facts)
+
     def finish(self, scores: Mapping[str, Score]) -> None:
         """Write the complete tables, and the outcomes of single samples from the last evaluation's scores."""
         if self.folder is None:
@@ -154,89 +225,16 @@ class Records:
         if self.folder is not None:
             files.conclude(self.folder, self.sealed, summary)
 
-    def describe(self, task: Task, facts: Callable[[], Mapping[str, Any]]) -> None:
-        """Write `federation.json`, or check that a resumed run began with the same samples.
-
-        facts: a function that returns the facts of the clients. It reads samples, so it is called only for a folder.
-        """
-        self.metric, self.figures = task.metric, tuple(metric.name for metric in task.figures)
-        if self.folder is None:
-            return
-        kept, now = self.folder / _FEDERATION, facts()
-        if kept.exists() and reading.record_in(kept, reading.Facts).fingerprint != now["fingerprint"]:
-            raise RunError(
-                f"{kept}: the clients or their samples are not those that this run began with, or this file is not as "
-                "it was written; use another folder"
-            )
-        self.redescribe(now)
-
-    def redescribe(self, facts: Mapping[str, Any]) -> None:
-        """Write `federation.json` with these facts of the clients, including clients that joined after the start."""
-        if self.folder is not None:
-            self.facts, self.sealed[_FEDERATION] = facts, files.write_json(self.folder / _FEDERATION, facts)
-
     def all_graphs(self) -> Mapping[int, Graph | Path]:
         """The graphs or their files, by the round in which they changed."""
         return self.graphs if self.folder is None else reading.files_in(self.folder / "graphs", "npz")
 
-    def _schemas(self) -> dict[str, pa.Schema]:
-        return {"clients": client_schema(*self.figures), "messages": MESSAGES}
+    # -- rows in tables and files --------------------------------------------------------------------------------------
 
-    # -- resuming ------------------------------------------------------------------------------------------------
-
-    def begin(self, task: Task, facts: Callable[[], Mapping[str, Any]]) -> tuple[int, dict[str, Any]] | None:
-        """Describe the federation, read the rows up to the newest good checkpoint, and drop newer rows.
-
-        Returns (round, state), or None if no checkpoint was ever written, so that the run begins at round 0. Raises
-        RunError if there were checkpoints and none is good.
-        """
-        self.describe(task, facts)
-        if self.folder is None:
-            return None
-        checkpoint = Checkpoints(self.folder).choose()
-        if checkpoint is None:
-            self._drop_after(0)
-            return None
-        self.sealed |= {
-            name: stamp for name, stamp in checkpoint.seal.files.items() if not name.startswith("checkpoint/")
-        }
-        self.last_graph, self.safe = checkpoint.state.pop("graph"), checkpoint.round
-        self._read_parts(checkpoint.round)
-        return checkpoint.round, checkpoint.state
-
-    def _read_parts(self, round: int) -> None:
-        assert self.folder is not None
-        for path in sorted((self.folder / "parts").glob("*")):
-            file = f"parts/{path.name}"
-            match = re.fullmatch(r"(\w+)-(\d+)\.(parquet|jsonl)", path.name)
-            if file not in self.sealed or match is None:
-                if file != NEWEST:
-                    path.unlink()
-                continue
-            rows = self._rows_in(path, match[1])
-            if len(rows) != self.sealed[file].rows:
-                raise RunError(f"{path}: {len(rows)} rows, written were {self.sealed[file].rows}; {reading.MEND}")
-            self.rows[match[1]] += rows
-        if [row["round"] for row in self.rows["rounds"]] != list(range(1, round + 1)):
-            raise RunError(f"{self.folder / 'parts'}: rows of some rounds up to {round} are not there; {reading.MEND}")
-        self.flushed = {name: len(rows) for name, rows in self.rows.items()}
-        self._drop_after(round)
-
-    def _rows_in(self, path: Path, name: str) -> list[Any]:
-        """Read a file with rows of a table or lines."""
-        if name in _TABLES:
-            return reading.rows_in(reading.table_of(path, self._schemas()[name]))
-        return reading.lines_in(path, reading.RoundLine if name == "rounds" else reading.TimingLine)
-
-    def _drop_after(self, round: int) -> None:
-        """Remove graphs and features of later rounds; after round 0, parts, checkpoints and models too."""
-        assert self.folder is not None
-        for place in ("parts", "checkpoint", "models") if not round else ():
-            shutil.rmtree(self.folder / place, ignore_errors=True)
-        for place, kind in (("graphs", "npz"), ("features", "safetensors")):
-            for number, path in reading.files_in(self.folder / place, kind).items():
-                if number > round:
-                    path.unlink()
+    def table(self, name: str, rows: list[Any] | None = None) -> pa.Table:
+        """Return these rows of "clients" or "messages" as a table; None: all of them."""
+        rows, columns = self.rows[name] if rows is None else rows, self._schemas()[name]
+        return pa.table([list(column) for column in zip(*rows, strict=True)] or [[] for _ in columns], schema=columns)
 
     def _write_rows(self, file: str, name: str, rows: list[Any]) -> files.Stamp:
         """Write rows of a table or lines into a file of the folder."""
@@ -248,10 +246,14 @@ class Records:
         stamp = files.write_with(self.folder / file, lambda partial: pq.write_table(table, partial), sync=False)
         return stamp._replace(rows=len(rows))
 
-    def table(self, name: str, rows: list[Any] | None = None) -> pa.Table:
-        """Return these rows of "clients" or "messages" as a table; None: all of them."""
-        rows, columns = self.rows[name] if rows is None else rows, self._schemas()[name]
-        return pa.table([list(column) for column in zip(*rows, strict=True)] or [[] for _ in columns], schema=columns)
+    def _rows_in(self, path: Path, name: str) -> list[Any]:
+        """Read a file with rows of a table or lines."""
+        if name in _TABLES:
+            return reading.rows_in(reading.table_of(path, self._schemas()[name]))
+        return reading.lines_in(path, reading.RoundLine if name == "rounds" else reading.TimingLine)
+
+    def _schemas(self) -> dict[str, pa.Schema]:
+        return {"clients": client_schema(*self.figures), "messages": MESSAGES}
 
 
 def _ending(name: str) -> str:
