@@ -9,8 +9,9 @@ from typing import Any
 
 from fedkin.errors import RunError
 from fedkin.methods import METHODS
-from fedkin.records import metrics, reading
+from fedkin.records import reading
 from fedkin.records.files import describe_state_folder, is_state
+from fedkin.records.metrics import metric_of
 from fedkin.settings import differing, flat
 
 
@@ -38,6 +39,11 @@ class Listed:
         return seed
 
     @property
+    def metric(self) -> str:
+        """The name of the metric by which clients are compared; empty before the run is finished."""
+        return "" if self.summary is None else metric_of(self.summary).name
+
+    @property
     def planned(self) -> int:
         """The number of rounds in the settings."""
         return int(self.settings.get("training", {}).get("rounds", 0))
@@ -50,9 +56,8 @@ class Listed:
         """
         if self.summary is None:
             return {}
-        metric = metrics.metric_of(self.summary).name
-        values = flat({name: self.summary.get(name) for name in (metric, "groups", "bytes", "seconds")})
-        names = [f"{metric}.{name}" for name in ("mean", "worst10", "worst20", "std", "loss")]
+        values = flat({name: self.summary.get(name) for name in (self.metric, "groups", "bytes", "seconds")})
+        names = [f"{self.metric}.{name}" for name in ("mean", "worst10", "worst20", "std", "loss")]
         names += ["groups.found", "groups.ari", "groups.nmi", "bytes.up", "bytes.down", "seconds.total"]
         figures = {name.replace(".", " "): float(values[name]) for name in names if name in values}
         # Between peers, each message is one peer's upload and another peer's download.
