@@ -20,8 +20,9 @@ from fedkin.engines import Outcome, Score
 from fedkin.engines.results import SERVER
 from fedkin.errors import IN_PYTHON, ConfigError, GraphError, RunError, nearest
 from fedkin.graph import Graph, load_graph
-from fedkin.records import metrics, reading
+from fedkin.records import reading
 from fedkin.records.files import RESULT, describe_state_folder, faults, is_state, read_json, seal_of
+from fedkin.records.metrics import metric_of, value_of
 from fedkin.records.models import INDEX, StoredModels
 from fedkin.records.outcomes import read_outcomes
 from fedkin.records.recorder import MESSAGES, client_schema
@@ -102,7 +103,7 @@ class Result:
     @cached_property
     def metric(self) -> Metric:
         """The metric by which the clients are compared."""
-        return metrics.metric_of(self.summary)
+        return metric_of(self.summary)
 
     @property
     def figures(self) -> Mapping[str, Any]:
@@ -123,7 +124,7 @@ class Result:
     @cached_property
     def values(self) -> dict[str, float]:
         """The metric of each client that takes part, after the last evaluation, without unknown values."""
-        values = {id: metrics.value_of(one) for id, one in sorted(self.scores.items()) if id not in self.unseen}
+        values = {id: value_of(one) for id, one in sorted(self.scores.items()) if id not in self.unseen}
         return {id: value for id, value in values.items() if value is not None}
 
     @cached_property
@@ -207,7 +208,7 @@ class Result:
         each = {id: figure_interval(name, one, level) for id, one in self.outcomes.items()}
         if not self.outcomes:
             for id, score in sorted(self.scores.items()):
-                if (value := metrics.value_of(score)) is not None:
+                if (value := value_of(score)) is not None:
                     each[id] = counted_interval(name, value, score.n, level)
         return {id: interval for id, interval in each.items() if interval is not None}
 
@@ -287,7 +288,7 @@ def read_run(folder: Path) -> Result:
     if wrong := faults(folder, seal_of(folder).files, RESULT):
         raise RunError(f"{wrong[0]}; {reading.MEND}")
     summary = reading.summary_in(folder / "summary.json")
-    metric = metrics.metric_of(summary)
+    metric = metric_of(summary)
     rounds = reading.lines_in(folder / "rounds.jsonl", reading.RoundLine)
     for number, row in enumerate(rounds, 1):
         reading.check_metric(row, metric, f"{folder / 'rounds.jsonl'}: line {number}")
