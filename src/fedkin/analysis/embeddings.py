@@ -168,7 +168,7 @@ def _similarity_of_heads(
     heads: Sequence[Mapping[str, Any]], net: Net, classes: int, outputs: int
 ) -> npt.NDArray[np.float64] | None:
     """Similarity of the heads in the first replies; None for one client, or if all heads are the same."""
-    heads = heads[: min(len(heads), int((_ANSWERS / (classes * outputs)) ** 0.5))]
+    heads = heads[: int((_ANSWERS / (classes * outputs)) ** 0.5)]
     if len(heads) < 2 or all(_equal(one["head"], heads[0]["head"]) for one in heads):
         return None
     owned = torch.stack([one["known"] for one in heads]).numpy()
