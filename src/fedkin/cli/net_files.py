@@ -232,20 +232,17 @@ def _certificate_lines(signed: x509.Certificate | x509.CertificateSigningRequest
     """Return lines about a certificate or a request for one."""
     from cryptography import x509
 
-    from fedkin.network import identity
-
-    subject, lines = signed.subject.rfc4514_string(), list[str]()
+    facts = _facts_of(signed)
+    lines = [f"request of:   {facts['subject']}"]
     if isinstance(signed, x509.Certificate):
         first, last = signed.not_valid_before_utc, signed.not_valid_after_utc
         expired = " (expired)" if last < datetime.datetime.now(datetime.UTC) else ""
         lines = [
-            f"signed by:    {signed.issuer.rfc4514_string()}",
+            f"subject:      {facts['subject']}", f"signed by:    {facts['signed by']}",
             f"valid:        {first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC{expired}",
-        ]
+        ]  # fmt: skip
     return [
-        f"{'subject:   ' if lines else 'request of:'}   {subject}", *lines,
-        f"hosts:        {', '.join(identity.hosts_of(signed)) or 'none'}",
-        f"fingerprint:  {identity.fingerprint(signed)}",
+        *lines, f"hosts:        {', '.join(facts['hosts']) or 'none'}", f"fingerprint:  {facts['fingerprint']}",
     ]  # fmt: skip
 
 

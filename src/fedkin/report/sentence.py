@@ -183,20 +183,18 @@ def _mean_gain(gains: Sequence[Gains], metric: Metric) -> str:
 
 
 def _groups(runs: Sequence[Result]) -> str:
-    """The groups of the last graphs, their agreement with planted groups, and the method's prior knowledge."""
+    """The groups of the last graphs, their agreement with planted groups, and the method's prior knowledge.
+
+    They are the tests' findings if all graphs have verdicts, else the number of groups.
+    """
     given = ", ".join(given_of(runs))
     counts: list[Any] = [(run.summary.get("groups") or {}).get("found") for run in runs]
     if None in counts or not all(run.graphs for run in runs):
         return f"told: {given}" if given else ""
-    text = _found_groups(runs, counts)
-    return f"{text} ({given})" if given else text
-
-
-def _found_groups(runs: Sequence[Result], counts: Sequence[int]) -> str:
-    """The groups of runs, all with graphs: with the tests' findings if all have verdicts, else their number."""
     against = _agreement([run.summary["groups"].get("ari") for run in runs])
     tested = [findings for run in runs if (findings := findings_of(run)) is not None]
-    return findings_text(tested, against) if len(tested) == len(runs) else f"{group_count(counts)} found{against}"
+    text = findings_text(tested, against) if len(tested) == len(runs) else f"{group_count(counts)} found{against}"
+    return f"{text} ({given})" if given else text
 
 
 def _choices(runs: Iterable[Result]) -> list[Choice]:
