@@ -33,7 +33,8 @@ class JudgedGroup:
     """A group with its verdict. number: on the page, from 0. node: the node in the tree of tests with these clients.
 
     verdict: "same", "shares", "offsets", "alone", or "near": clients that tests tell apart, but hardly.
-    placed: number of members that took part in no test, and were placed in the group afterwards.
+    placed: number of members that took part in no test, and were placed in the group afterwards. tested: the tests of
+    the complete group; None if its clients were never tested together.
     """
 
     number: int
@@ -41,6 +42,7 @@ class JudgedGroup:
     members: tuple[str, ...]
     node: int | None = None
     placed: int = 0
+    tested: Node | None = None
 
 
 def judged_groups(graph: Graph, named: Mapping[str, int] | None = None) -> list[JudgedGroup]:
@@ -65,7 +67,8 @@ def _judged_group(number: int, members: Sequence[str], verdict: str, tests: Evid
     node = _common_node(leaves, tests) if leaves else None
     if node is not None and tests.sizes[node] != len(founders):
         node = None
-    return JudgedGroup(number, verdict, tuple(members), node, len(members) - len(founders))
+    tested = tests.nodes[node] if node is not None and tests.nodes[node].p else None
+    return JudgedGroup(number, verdict, tuple(members), node, len(members) - len(founders), tested)
 
 
 def _common_node(leaves: AbstractSet[int], tests: Evidence) -> int:
@@ -81,12 +84,6 @@ def _common_node(leaves: AbstractSet[int], tests: Evidence) -> int:
 def _lone_clients(groups: Iterable[JudgedGroup]) -> list[str]:
     """Ids of the clients that are alone."""
     return sorted(id for group in groups if group.verdict == "alone" for id in group.members)
-
-
-def _node(group: JudgedGroup, tests: Evidence | None) -> Node | None:
-    """The tests of the complete group; None if its clients were never tested together."""
-    node = None if tests is None or group.node is None else tests.nodes[group.node]
-    return node if node is not None and node.p else None
 
 
 @dataclass(frozen=True)
@@ -111,8 +108,8 @@ class Findings:
         """Count these groups and tests."""
         kinds = Counter(group.verdict for group in groups)
         del kinds["alone"]
-        nodes = [_node(group, tests) for group in groups if group.verdict == "same"]
-        p = [value for node in nodes if node is not None for value in node.p.values()]
+        nodes = [group.tested for group in groups if group.verdict == "same" and group.tested is not None]
+        p = [value for node in nodes for value in node.p.values()]
         clients, placed = sum(len(group.members) for group in groups), sum(group.placed for group in groups)
         alpha, warnings = (None, ()) if tests is None else (tests.alpha, tests.warnings)
         return cls(kinds, len(_lone_clients(groups)), min(p, default=None), clients, placed, alpha, len(p), warnings)
@@ -199,15 +196,15 @@ def verdict_data(
     several, alone = [group for group in groups if group.verdict != "alone"], _lone_clients(groups)
     return {
         "words": "; ".join([findings_text([findings]), *findings.warnings]), "choice": choice and choice.explained(),
-        "groups": [_group_row(group, tests, number) for group in several[:_ROWS]],
+        "groups": [_group_row(group, number) for group in several[:_ROWS]],
         "more": [len(several[_ROWS:]), sum(len(group.members) for group in several[_ROWS:])],
         "alone": [len(alone), [number[id] for id in alone[:_NAMED]], MEANINGS["alone"]],
         "tests": None if tests is None else _tree(tests, groups, number, _levels_at(graph, tests, choice)),
     }  # fmt: skip
 
 
-def _group_row(group: JudgedGroup, tests: Evidence | None, number: Mapping[str, int]) -> dict[str, Any]:
-    node = _node(group, tests)
+def _group_row(group: JudgedGroup, number: Mapping[str, int]) -> dict[str, Any]:
+    node = group.tested
     return {
         "group": group.number, "verdict": group.verdict, "size": len(group.members), "placed": group.placed,
         "words": _MEANINGS.get(group.verdict, ""),
