@@ -69,6 +69,16 @@ def rounds_so_far(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for path in parts for line in path.read_text(encoding="utf-8").splitlines()]
 
 
+def check_samples(folder: Path, fingerprint: str) -> None:
+    """Raise RunError if a run began in this folder with clients or samples of another fingerprint."""
+    kept = folder / _FEDERATION
+    if kept.exists() and reading.record_in(kept, reading.Facts).fingerprint != fingerprint:
+        raise RunError(
+            f"{kept}: the clients or their samples are not those that this run began with, or this file is not as "
+            "it was written; use another folder"
+        )
+
+
 class Records:
     """The rows of a run; they stay in memory only if `folder` is None."""
 
@@ -88,14 +98,18 @@ class Records:
     # -- beginning, or going on from a checkpoint ----------------------------------------------------------------------
 
     def begin(self, task: Task, facts: Callable[[], Mapping[str, Any]]) -> tuple[int, dict[str, Any]] | None:
-        """Describe the federation, read the rows up to the newest good checkpoint, and drop newer rows.
+        """Write `federation.json`, read the rows up to the newest good checkpoint, and drop newer rows.
 
+        facts: a function that returns the facts of the clients. It reads samples, so it is called only for a folder.
         Returns (round, state), or None if no checkpoint was ever written, so that the run begins at round 0. Raises
-        RunError if there were checkpoints and none is good.
+        RunError if the samples are not those that the run began with, or if there were checkpoints and none is good.
         """
-        self.describe(task, facts)
+        self.metric, self.figures = task.metric, tuple(metric.name for metric in task.figures)
         if self.folder is None:
             return None
+        now = facts()
+        check_samples(self.folder, now["fingerprint"])
+        self.redescribe(now)
         checkpoint = Checkpoints(self.folder).choose()
         if checkpoint is None:
             self._drop_after(0)
@@ -107,22 +121,6 @@ class Records:
         self._read_parts(checkpoint.round)
         self._drop_after(checkpoint.round)
         return checkpoint.round, checkpoint.state
-
-    def describe(self, task: Task, facts: Callable[[], Mapping[str, Any]]) -> None:
-        """Write `federation.json`, or check that a resumed run began with the same samples.
-
-        facts: a function that returns the facts of the clients. It reads samples, so it is called only for a folder.
-        """
-        self.metric, self.figures = task.metric, tuple(metric.name for metric in task.figures)
-        if self.folder is None:
-            return
-        kept, now = self.folder / _FEDERATION, facts()
-        if kept.exists() and reading.record_in(kept, reading.Facts).fingerprint != now["fingerprint"]:
-            raise RunError(
-                f"{kept}: the clients or their samples are not those that this run began with, or this file is not as "
-                "it was written; use another folder"
-            )
-        self.redescribe(now)
 
     def _read_parts(self, round: int) -> None:
         """Read the rows up to this round, and remove parts that are not under the checkpoint's seal."""
