@@ -67,7 +67,10 @@ def _status_files(path: Path) -> list[Path]:
 def _print_status(file: Path, status: Status) -> None:
     now = time.time()
     late = status.late(now)
-    say(_standing(status, silent=bool(late)))
+    round = f"round {status.round} of {status.rounds}" if status.rounds else "not begun"
+    state = "left; the same command comes back" if status.state == "left" else status.state
+    who = f"{status.federation or 'federation'}: {status.name} ({status.role})"
+    say(f"{who}, {round}, {'silent' if late else state}")
     if late:
         say(f"it has written nothing for {_ago(late)}: its process was killed or is stopped ({file.parent})")
     if status.weights:
@@ -78,37 +81,28 @@ def _print_status(file: Path, status: Status) -> None:
     if status.epsilon is not None:
         say(f"released so far in this run: epsilon {status.epsilon:.2f}")
     known = status.state == "running" and not late  # else nobody knows who is here
-    others = {name: other.model_copy(update={"here": known and other.here}) for name, other in status.others.items()}
-    _print_others(others, now)
+    _print_others(status.others, now, known)
     if status.nameless:
         say(f"refused, and nobody knows whose: {status.nameless}")
-
-
-def _standing(status: Status, silent: bool) -> str:
-    """A participant's round and state in a line."""
-    round = f"round {status.round} of {status.rounds}" if status.rounds else "not begun"
-    state = "left; the same command comes back" if status.state == "left" else status.state
-    who = f"{status.federation or 'federation'}: {status.name} ({status.role})"
-    return f"{who}, {round}, {'silent' if silent else state}"
 
 
 # The last three columns are left out if they are empty.
 _HEADS = ("name", "here", "round", "last seen", "from it", "to it", "refused", "epsilon", "group", "model")
 
 
-def _print_others(others: Mapping[str, Other], now: float) -> None:
-    """Print a line for each other participant, and why messages were refused."""
-    rows = [_row(name, other, now) for name, other in others.items()]
+def _print_others(others: Mapping[str, Other], now: float, known: bool) -> None:
+    """Print a line for each other participant, and why messages were refused. known: whether their `here` holds now."""
+    rows = [_row(name, other, now, known and other.here) for name, other in others.items()]
     heads = [head for head in _HEADS if head not in _HEADS[-3:] or any(row[head] for row in rows)]
     print_table(heads, [[row[head] for head in heads] for row in rows])
     say(*(f"refused of {name}, the last: {escaped(other.why)}" for name, other in others.items() if other.why))
 
 
-def _row(name: str, other: Other, now: float) -> dict[str, str]:
+def _row(name: str, other: Other, now: float, here: bool) -> dict[str, str]:
     seen = "never" if other.seen is None else f"{_ago(max(0.0, now - other.seen))} ago"
     return dict(zip(_HEADS, (
-        name, "yes" if other.here else "no", "" if other.round is None else str(other.round),
-        "now" if other.here else seen, megabytes(other.bytes_in), megabytes(other.bytes_out), str(other.refused or ""),
+        name, "yes" if here else "no", "" if other.round is None else str(other.round),
+        "now" if here else seen, megabytes(other.bytes_in), megabytes(other.bytes_out), str(other.refused or ""),
         "" if other.epsilon is None else f"{other.epsilon:.2f}", "" if other.group is None else str(other.group),
         other.model[:_MARK],
     ), strict=True))  # fmt: skip
