@@ -22,7 +22,7 @@ from fedkin.report.choice import Choice
 from fedkin.report.collect import collect
 from fedkin.report.sentence import groups_in_terminal
 from fedkin.report.verdicts import Findings, JudgedGroup, findings_text, judged_groups, verdict_data
-from report.fake_runs import data_in, make_comparison, make_run
+from report.fake_runs import data_in, make_comparison, make_run, run_in
 from support import present
 
 
@@ -34,7 +34,7 @@ def comparison_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def verdicts_of(data: Any) -> Any:
-    return next(run for run in data["runs"] if run["method"] == "kin")["graph"]["verdicts"]
+    return run_in(data, "kin")["graph"]["verdicts"]
 
 
 def chain(count: int) -> Graph:

@@ -131,7 +131,7 @@ def advise(
     folder = out if out is not None else Path("runs") / f"advice-{experiment.name}"
     if folder.exists() and not folder.is_dir():
         raise RunError(f"--out {folder}: a file; name a folder")
-    root = data_root if data_root is not None else Path("data")
+    root = data_root or Path("data")
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder), _advice_progress(json, folder) as step:
         advice = recommend(experiment, root, folder, budget=limit, together=together, partners=partners, progress=step)

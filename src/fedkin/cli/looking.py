@@ -31,7 +31,7 @@ def look_at(path: Path, given: DataOptions, data_root: Path | None, json: bool) 
         from fedkin.running.experiment import load
 
         check_allowed(given, (), f"{path} is an experiment file, which says this in [data]")
-        _print_federation(load(path).federation(data_root if data_root is not None else Path("data")), json)
+        _print_federation(load(path).federation(data_root or Path("data")), json)
         return
     if kind_of(path) not in ("csv", "parquet"):
         first = first_experiment(path, given)
