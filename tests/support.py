@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import struct
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -14,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -293,3 +295,10 @@ def trained_models(engine: LocalEngine, rounds: int = 3) -> dict[str, dict[str, 
 def flat(params: Params) -> Any:
     """All parameters as one vector, in the order of their names."""
     return np.concatenate([params[name].double().numpy().ravel() for name in sorted(params)])
+
+
+def printed(shown: Any, width: int) -> str:
+    """What a terminal of this width shows of tables and texts."""
+    text = io.StringIO()
+    Console(file=text, width=width).print(shown)
+    return text.getvalue()

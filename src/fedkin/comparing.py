@@ -226,7 +226,10 @@ def _base(
     given = _checked_options(options)
     by_label, files = _methods_by_label(methods)
     names = {label: method for label, method in by_label.items() if isinstance(method, str)}
-    objects = {label: _object(method) for label, method in by_label.items() if not isinstance(method, str)}
+    objects = {
+        label: parse(method, {}, method.__name__) if isinstance(method, type) else method
+        for label, method in by_label.items() if not isinstance(method, str)
+    }  # fmt: skip
     root = None if data_root is None else place(data_root, "data_root")
     if _makes_clients(on):
         if changes:
@@ -251,10 +254,6 @@ def _checked_options(options: RunOptions) -> dict[str, Any]:
         if name not in RunOptions.__annotations__:
             raise ConfigError(f"{name}: no such argument; {nearest(name, RunOptions.__annotations__)}")
     return given
-
-
-def _object(method: AnyMethod | type[AnyMethod]) -> AnyMethod:
-    return parse(method, {}, method.__name__) if isinstance(method, type) else method
 
 
 def _changed_experiment(

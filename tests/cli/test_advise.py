@@ -7,15 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from advised import hospitals
-from fedkin.cli import app
-from fedkin.errors import FedkinError
+from cli.invoked import refused, said
 from fedkin.records.files import read_json
 from fedkin.running.experiment import load
 from fedkin.running.loop import run_experiment
 
+HOSPITALS = ["--target", "died", "--client", "hospital", "--together", "patient"]
 FAST = ["--set", "training.rounds=20", "--set", "model.hidden=[6]", "--budget", "0.001"]
 
 
@@ -38,12 +37,9 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def advised(table: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("advice") / "out"
-    given = [str(table), "--target", "died", "--client", "hospital", "--together", "patient", "--out", str(folder)]
-    found = CliRunner().invoke(app, ["advise", *given, *FAST], catch_exceptions=False)
-    assert found.exit_code == 0, found.output
-    said = read_json(folder / "advice.json")
-    assert said["sentence"] in " ".join(found.output.split())
-    assert "Within the budget, 3 folds" in found.output
+    text = said("advise", table, *HOSPITALS, "--out", folder, *FAST)
+    assert read_json(folder / "advice.json")["sentence"] in " ".join(text.split())
+    assert "Within the budget, 3 folds" in text
     return folder
 
 
@@ -81,9 +77,8 @@ def test_the_report_begins_with_the_answer(advised: Path) -> None:
 def test_the_same_command_goes_on_and_says_the_same(advised: Path, table: Path) -> None:
     before = (advised / "advice.json").read_bytes()
     runs = {path: path.stat().st_mtime_ns for path in (advised / "folds").iterdir()}
-    given = [str(table), "--target", "died", "--client", "hospital", "--together", "patient", "--out", str(advised)]
-    found = CliRunner().invoke(app, ["advise", *given, *FAST, "--json"], catch_exceptions=False)
-    assert json.loads(found.stdout)["sentence"] == json.loads(before)["sentence"]
+    again = json.loads(said("advise", table, *HOSPITALS, "--out", advised, *FAST, "--json"))
+    assert again["sentence"] == json.loads(before)["sentence"]
     assert {path: path.stat().st_mtime_ns for path in (advised / "folds").iterdir()} == runs
     assert (advised / "advice.json").read_bytes() == before
 
@@ -100,9 +95,7 @@ def test_who_should_train_alone_gets_an_experiment_without_groups(tmp_path: Path
             f"s{place},{label:d}," + ",".join(f"{value:.4f}" for value in row) for row, label in zip(x, y, strict=True)
         ]
     (tmp_path / "t.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    given = [str(tmp_path / "t.csv"), "--target", "y", "--client", "site", "--out", str(tmp_path / "out")]
-    found = CliRunner().invoke(app, ["advise", *given, *FAST], catch_exceptions=False)
-    assert found.exit_code == 0, found.output
+    said("advise", tmp_path / "t.csv", "--target", "y", "--client", "site", "--out", tmp_path / "out", *FAST)
     told = read_json(tmp_path / "out" / "advice.json")
     assert told["sentence"].startswith("Train alone")
     experiment = load(tmp_path / "out" / "recommended.toml")
@@ -113,7 +106,7 @@ def test_who_should_train_alone_gets_an_experiment_without_groups(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "text"),
     [
         (["--client", "hospital"], "--target: name the column to predict"),
         (["--target", "died", "--client", "hospital", "--together", "patiend"],
@@ -121,7 +114,5 @@ def test_who_should_train_alone_gets_an_experiment_without_groups(tmp_path: Path
         (["--target", "died", "--client", "hospital", "--budget", "0"], "budget: expected minutes above 0"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_advised_on_is_said(table: Path, tmp_path: Path, more: list[str], said: str) -> None:
-    with pytest.raises(FedkinError) as error:
-        CliRunner().invoke(app, ["advise", str(table), *more, "--out", str(tmp_path / "o")], catch_exceptions=False)
-    assert said in str(error.value)
+def test_what_cannot_be_advised_on_is_said(table: Path, tmp_path: Path, more: list[str], text: str) -> None:
+    assert text in refused("advise", table, *more, "--out", tmp_path / "o")

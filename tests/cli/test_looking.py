@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tomli_w
-from typer.testing import CliRunner
 
-from cli.invoked import refused
-from fedkin.cli import app
+from cli.invoked import refused, said
 from fedkin.running.experiment import load
 from tiny import TABLE
 
@@ -26,22 +24,21 @@ def written(tmp_path: Path, **changes: Any) -> Path:
 def test_figures_are_those_of_the_federation(tmp_path: Path) -> None:
     place = written(tmp_path)
     federation = load(place).federation(Path("nowhere"))
-    shown = json.loads(CliRunner().invoke(app, ["init", "--look", str(place), "--json"]).stdout)
+    shown = json.loads(said("init", "--look", place, "--json"))
     assert [one["id"] for one in shown["clients"]] == sorted(federation)
     for one in shown["clients"]:
         client = federation[one["id"]]
         assert (one["train"], one["test"]) == (len(client.train), len(client.test))
         assert one["classes"] == np.bincount(client.train.labels().numpy(), minlength=10).tolist()
-    said = CliRunner().invoke(app, ["init", "--look", str(place)]).stdout
-    assert "6 clients" in said
-    assert "rot0" in said
-    assert "skew" not in said  # rotations change no labels
+    text = said("init", "--look", place)
+    assert "6 clients" in text
+    assert "rot0" in text
+    assert "skew" not in text  # rotations change no labels
 
 
 def test_clients_with_classes_of_their_own_are_skewed(tmp_path: Path) -> None:
     place = written(tmp_path, scenario={"name": "classes-per-client", "clients": 6, "classes": 2})
-    said = CliRunner().invoke(app, ["init", "--look", str(place)]).stdout
-    assert "skew: targets differ between clients beyond chance (effect 0." in said
+    assert "skew: targets differ between clients beyond chance (effect 0." in said("init", "--look", place)
 
 
 @pytest.mark.parametrize("command", [["init", "--look"], ["advise"]])

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cli.invoked import Terminal
+from cli.invoked import Terminal, said
 from fedkin.cli import app
-from fedkin.records.run import listed, listed_difference, read_listed
+from fedkin.records.listing import listed, listed_difference, read_listed
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import run_experiment
 from tiny import TABLE, CutAt
@@ -30,15 +30,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_list_names_each_run(folder: Path) -> None:
-    said = CliRunner().invoke(app, ["runs", "--in", str(folder)], env={"COLUMNS": "80"})
-    assert said.exit_code == 0
-    head, *lines = said.output.splitlines()
+    head, *lines = said("runs", "--in", folder, columns=80).splitlines()
     assert max(map(len, (head, *lines))) <= 80
     assert head.split()[:5] == ["run", "method", "seed", "rounds", "accuracy"]
     assert [line.split()[:4] for line in lines] == [
         ["deep/one", "fedavg", "0", "2/2"], ["deep/two", "local", "0", "2/2"],
     ]  # fmt: skip
-    rows = json.loads(CliRunner().invoke(app, ["runs", "--in", str(folder), "--json"]).output)
+    rows = json.loads(said("runs", "--in", folder, "--json"))
     assert [(row["method"], row["rounds"], row["planned"]) for row in rows] == [("fedavg", 2, 2), ("local", 2, 2)]
     one = read_listed(folder / "deep" / "one")
     assert one.summary is not None
@@ -57,10 +55,8 @@ def test_what_differs_is_named_and_nothing_else(folder: Path) -> None:
     assert changed["training.lr"] == (0.1, 0.2)
     assert not any(name.startswith(("data.", "scenario.", "model.")) for name in changed)
     assert {name for name, _, _ in figures} >= {"accuracy mean", "bytes up", "seconds total"}
-    said = CliRunner().invoke(app, ["runs", "diff", str(one.folder), str(two.folder)], env={"COLUMNS": "300"})
-    assert said.exit_code == 0
-    assert "training.lr" in said.output
-    told = json.loads(CliRunner().invoke(app, ["runs", "diff", str(one.folder), str(two.folder), "--json"]).output)
+    assert "training.lr" in said("runs", "diff", one.folder, two.folder, columns=300)
+    told = json.loads(said("runs", "diff", one.folder, two.folder, "--json"))
     assert told["runs"] == [str(one.folder), str(two.folder)]
     assert {row["setting"]: (row["one"], row["other"]) for row in told["settings"]} == changed
     assert [(row["figure"], row["one"], row["other"]) for row in told["figures"]] == figures
@@ -74,12 +70,11 @@ def test_a_run_that_is_not_finished_has_no_figures(folder: Path, tmp_path: Path)
     # Checkpoints are made every other round: this is where a resume goes on.
     assert (cut.rounds, cut.planned) == (4, 7)
     assert cut.figures() == {}
-    said = CliRunner().invoke(app, ["runs", "--in", str(tmp_path)], env={"COLUMNS": "80"})
-    assert said.output.splitlines()[1].split() == ["cut", "local", "0", "4/7", "not", "finished"]
+    line = said("runs", "--in", tmp_path, columns=80).splitlines()[1]
+    assert line.split() == ["cut", "local", "0", "4/7", "not", "finished"]
     whole = folder / "deep" / "one"
     assert listed_difference(cut, read_listed(whole))[1] == []
-    said = CliRunner().invoke(app, ["runs", "diff", str(tmp_path / "cut"), str(whole)], env={"COLUMNS": "300"})
-    assert f"{tmp_path / 'cut'}: not finished" in said.output
+    assert f"{tmp_path / 'cut'}: not finished" in said("runs", "diff", tmp_path / "cut", whole, columns=300)
 
 
 @pytest.fixture
@@ -91,21 +86,19 @@ def bracketed(folder: Path, tmp_path: Path) -> Path:
 
 def test_names_are_printed_whole_and_letter_by_letter(bracketed: Path) -> None:
     (inside,) = bracketed.iterdir()
-    said = CliRunner().invoke(app, ["runs", "--in", str(bracketed)], env={"COLUMNS": "80"})
-    lines = said.output.splitlines()
+    lines = said("runs", "--in", bracketed, columns=80).splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[0].split()[-1] == "sent"
     assert "".join(line.split(" ")[0] for line in lines[1:]) == inside.name
-    other = str(inside.with_name("other"))
-    shutil.copytree(inside, other)
-    said = CliRunner().invoke(app, ["runs", "diff", str(inside), other], env={"COLUMNS": "400"})
-    assert said.output.splitlines()[0] == "no setting differs"
-    assert said.output.splitlines()[1].split() == ["figure", inside.name, "other", "difference"]
+    other = shutil.copytree(inside, inside.with_name("other"))
+    first, second, *_ = said("runs", "diff", inside, other, columns=400).splitlines()
+    assert first == "no setting differs"
+    assert second.split() == ["figure", inside.name, "other", "difference"]
 
 
 def test_a_pipe_gets_a_line_a_run(bracketed: Path) -> None:
-    said = CliRunner().invoke(app, ["runs", "--in", str(bracketed)], env={"COLUMNS": None})
-    (line,) = said.output.splitlines()[1:]
+    told = CliRunner().invoke(app, ["runs", "--in", str(bracketed)], env={"COLUMNS": None})
+    (line,) = told.output.splitlines()[1:]
     assert line.split()[:2] == [next(bracketed.iterdir()).name, "fedavg"]
 
 
@@ -113,9 +106,8 @@ def test_folders_of_two_places_are_told_apart(folder: Path, tmp_path: Path) -> N
     places = [tmp_path / "a", tmp_path / "b"]
     for place in places:
         shutil.copytree(folder / "deep" / "one", place / "run")
-    words = ["runs", "--in", str(places[0]), "--in", str(places[1])]
-    said = CliRunner().invoke(app, words, env={"COLUMNS": "300"})
-    assert [line.split()[0] for line in said.output.splitlines()[1:]] == [str(place / "run") for place in places]
+    lines = said("runs", "--in", places[0], "--in", places[1], columns=300).splitlines()
+    assert [line.split()[0] for line in lines[1:]] == [str(place / "run") for place in places]
 
 
 @pytest.mark.parametrize(
@@ -130,5 +122,4 @@ def test_a_damaged_run_is_one_line(
 ) -> None:
     shutil.copytree(folder / "deep" / "one", tmp_path / "run")
     (tmp_path / "run" / file).write_text(content)
-    said = terminal.refused("runs", "--in", tmp_path)
-    assert said.startswith(f"{tmp_path / 'run' / file}: {expected}")
+    assert terminal.refused("runs", "--in", tmp_path).startswith(f"{tmp_path / 'run' / file}: {expected}")

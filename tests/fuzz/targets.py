@@ -39,7 +39,8 @@ from fedkin.network.agreement import Agreement, Terms
 from fedkin.network.registration import About, Hello, HelloReceived, Welcome
 from fedkin.records import reading
 from fedkin.records.files import read_json
-from fedkin.records.run import listed_difference, read_listed, read_run
+from fedkin.records.listing import listed_difference, read_listed
+from fedkin.records.run import read_run
 from fedkin.report.collect import collect
 from fedkin.running.experiment import load
 from fedkin.running.grid import Choice, HoldOut, parse_seeds, split_names

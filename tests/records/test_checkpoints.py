@@ -11,9 +11,10 @@ import pytest
 
 from fedkin.engines.facts import facts_of
 from fedkin.errors import RunError
+from fedkin.records.checkpoints import Checkpoints
 from fedkin.records.files import read_seal
 from fedkin.records.reading import MEND
-from fedkin.records.recorder import Checkpoints, Records
+from fedkin.records.recorder import Records
 from fedkin.records.run import Result, read_run
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import run_experiment

@@ -10,7 +10,8 @@ import pytest
 from fedkin.errors import RunError
 from fedkin.records.checking import check
 from fedkin.records.files import begun, claimed, is_unused
-from fedkin.records.run import find_runs, read_listed
+from fedkin.records.listing import read_listed
+from fedkin.records.run import find_runs
 
 TEXT = 'name = "a"\n[run]\nseed = 1\n'
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from fedkin.analysis.intervals import added
 from fedkin.errors import ConfigError
@@ -21,7 +20,7 @@ from fedkin.report.tables import comparison
 from fedkin.running.experiment import Experiment
 from fedkin.running.grid import Runs, compare
 from fedkin.running.loop import run_experiment
-from support import present
+from support import present, printed
 from tiny import TABLE, CutAt, assert_equal_runs
 
 SMALL: dict[str, Any] = {**TABLE, "training": {**TABLE["training"], "rounds": 3}}
@@ -80,10 +79,7 @@ def test_what_communication_adds_by_hand(tmp_path: Path) -> None:
     with (tmp_path / "c" / "compare.csv").open(newline="") as file:
         line = next(line for line in csv.DictReader(file) if line["method"] == "fedavg")
     assert float(line["adds.mean"]) == rows["fedavg"]["adds"]["mean"]
-    console = Console(width=80)
-    with console.capture() as printed:
-        console.print(comparison(comparison_rows(results)))
-    shown_text = " ".join(printed.get().split())
+    shown_text = " ".join(printed(comparison(comparison_rows(results)), 80).split())
     assert " adds " in shown_text
     assert "NAME@self, in which clients exchange nothing with each other" in shown_text
     folders = [r.folder for by_seed in results.values() for r in by_seed.values() if r.folder is not None]

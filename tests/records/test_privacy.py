@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from fedkin.engines import Privacy
 from fedkin.errors import RunError
@@ -21,6 +20,7 @@ from fedkin.report.tables import comparison, one_run
 from fedkin.running.experiment import Experiment
 from fedkin.running.grid import Runs, compare
 from fedkin.running.loop import run_experiment
+from support import printed
 from tiny import TABLE
 
 PRIVATE: dict[str, Any] = {**TABLE, "privacy": {"clip": 1.0, "noise": 4.0}}
@@ -30,13 +30,6 @@ RELEASES = {
     "a": {"releases": 3, "signed": 0.0, "open": {"train": ["n"], "sign": ["k"]}},
     "c": {"releases": 1, "signed": 0.0, "open": {"train": ["classes", "n"]}},
 }
-
-
-def text_of(renderable: Any) -> str:
-    console = Console(width=200)
-    with console.capture() as captured:
-        console.print(renderable)
-    return captured.get()
 
 
 def test_the_entry_of_clients_that_released_unlike_often() -> None:
@@ -73,9 +66,9 @@ def test_epsilon_is_in_summary_terminal_comparison_and_report(tmp_path: Path) ->
     most = Privacy(clip=1.0, noise=4.0).epsilon(max(entry["releases"].values()))
     assert entry["epsilon"]["max"] == most
     assert entry["open"] == {"train": ["classes", "n"]}
-    assert f"epsilon {most:.2f}" in text_of(one_run(result))
-    assert "sent as they are: classes, n (train)" in text_of(one_run(result))
-    shown = text_of(comparison(comparison_rows(results)))
+    assert f"epsilon {most:.2f}" in printed(one_run(result), 200)
+    assert "sent as they are: classes, n (train)" in printed(one_run(result), 200)
+    shown = printed(comparison(comparison_rows(results)), 200)
     assert "epsilon" in shown
     assert f"{most:.2f}" in shown
     assert "epsilon" in (tmp_path / "both" / "compare.csv").read_text().splitlines()[0]
@@ -89,7 +82,7 @@ def test_without_it_nothing_is_written(tmp_path: Path) -> None:
     result = run_experiment(Experiment.of(plain), Path(), tmp_path / "run")
     assert "privacy" not in result.summary
     assert "privacy" not in (tmp_path / "run" / "experiment.toml").read_text()
-    assert "privacy" not in text_of(one_run(result))
+    assert "privacy" not in printed(one_run(result), 200)
     assert "epsilon" not in comparison_rows({"sfmtl-graph": {0: result}})[0]
     html = page(collect([tmp_path / "run"]))
     assert "Privacy of uploads" not in html

@@ -111,6 +111,11 @@ def data_in(html: str) -> Any:
     return json.loads(html[start : html.index("</script>", start)])
 
 
+def run_in(data: Any, label: str, seed: int = 0) -> Any:
+    """The data of one run."""
+    return next(run for run in data["runs"] if run["label"] == label and run["seed"] == seed)
+
+
 def _graph(here: list[str], found: Mapping[str, int], number: int, rng: np.random.Generator) -> Graph:
     label = np.array([found[id] for id in here])
     weights = rng.uniform(0, 0.4, (len(here), len(here))) + 0.5 * (label[:, None] == label[None, :])

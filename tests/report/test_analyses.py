@@ -21,7 +21,7 @@ from fedkin.report.features import FeatureBudget, features_of
 from fedkin.report.graphs import learned_weights
 from fedkin.report.page import page
 from fedkin.report.sections import phases_in
-from report.fake_runs import make_comparison, make_run
+from report.fake_runs import make_comparison, make_run, run_in
 
 
 @pytest.fixture(scope="module")
@@ -37,10 +37,6 @@ def data(comparison_folder: Path) -> Any:
     return collect([comparison_folder])
 
 
-def run_of(data: Any, label: str, seed: int = 0) -> Any:
-    return next(run for run in data["runs"] if run["label"] == label and run["seed"] == seed)
-
-
 def graph(comparison_folder: Path, round: int) -> Graph:
     return load_graph(comparison_folder / f"sfmtl-graph-seed0/graphs/round-{round:06d}.npz")
 
@@ -50,7 +46,7 @@ def graph(comparison_folder: Path, round: int) -> Graph:
 
 def test_phases_count_floats_and_bytes_of_every_message(comparison_folder: Path, data: Any) -> None:
     messages = pq.read_table(comparison_folder / "fedavg-seed0/messages.parquet").to_pylist()
-    for phase in (phase for phase in data["phases"] if phase["label"] == "fedavg"):
+    for phase in data["phases"]["fedavg"]:
         mine = [
             m for m in messages
             if m["phase"] == phase["phase"] and (m["from"] == "server") == (phase["way"] == "down")
@@ -89,7 +85,7 @@ def test_once_is_once_a_client_and_in_few_rounds(tmp_path: Path, rows: list[tupl
 
 
 def test_weights_are_compared_with_the_classes_in_common(comparison_folder: Path, data: Any) -> None:
-    run = run_of(data, "sfmtl-graph")
+    run = run_in(data, "sfmtl-graph")
     sharing, facts = run["sharing"], data["federations"][run["federation"]]
     assert sharing["by"] == "classes"
     labels = dict(zip(facts["ids"], map(set, facts["labels"]), strict=True))
@@ -123,7 +119,7 @@ def test_learned_rows_are_told_from_a_mixing_step() -> None:
 
 
 def test_centrality_follows_the_frames_clients(comparison_folder: Path, data: Any) -> None:
-    run = run_of(data, "sfmtl-graph")
+    run = run_in(data, "sfmtl-graph")
     ids = data["federations"][run["federation"]]["ids"]
     for frame in run["graph"]["frames"]:
         found = graph(comparison_folder, frame["round"])
@@ -137,7 +133,7 @@ def test_centrality_follows_the_frames_clients(comparison_folder: Path, data: An
 
 
 def test_features_of_the_lowest_seed_are_drawn(data: Any) -> None:
-    first, second = (run_of(data, "local", seed)["features"] for seed in (0, 1))
+    first, second = (run_in(data, "local", seed)["features"] for seed in (0, 1))
     assert first["drawn"]
     assert not second["drawn"]
     assert [entry["round"] for entry in first["rounds"]] == [3, 6]
@@ -148,7 +144,7 @@ def test_features_of_the_lowest_seed_are_drawn(data: Any) -> None:
 
 
 def test_silhouettes_are_scikit_learns(comparison_folder: Path, data: Any) -> None:
-    run = run_of(data, "sfmtl-graph")
+    run = run_in(data, "sfmtl-graph")
     facts = data["federations"][run["federation"]]
     planted = dict(zip(facts["ids"], facts["planted"], strict=True))
     for entry in run["features"]["rounds"]:
@@ -165,7 +161,7 @@ def test_silhouettes_are_scikit_learns(comparison_folder: Path, data: Any) -> No
 
 
 def test_heads_are_ordered_by_planted_group(data: Any) -> None:
-    run = run_of(data, "sfmtl-graph")
+    run = run_in(data, "sfmtl-graph")
     heads, facts = run["features"]["rounds"][-1]["heads"], data["federations"][run["federation"]]
     groups = [facts["planted"][client] for client in heads["clients"]]
     assert groups == sorted(groups)

@@ -14,7 +14,7 @@ import pytest
 from fedkin.graph import load_graph
 from fedkin.report.collect import collect
 from fedkin.report.graphs import NOTHING, Follower
-from report.fake_runs import make_comparison, make_run
+from report.fake_runs import make_comparison, make_run, run_in
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +37,7 @@ def test_methods_seeds_and_order(comparison_folder: Path) -> None:
 
 
 def test_curves_are_the_rounds_lines(comparison_folder: Path) -> None:
-    run = next(
-        run for run in collect([comparison_folder])["runs"] if run["label"] == "sfmtl-graph" and run["seed"] == 1
-    )
+    run = run_in(collect([comparison_folder]), "sfmtl-graph", 1)
     lines = [
         json.loads(line) for line in (comparison_folder / "sfmtl-graph-seed1/rounds.jsonl").read_text().splitlines()
     ]
@@ -53,7 +51,7 @@ def test_curves_are_the_rounds_lines(comparison_folder: Path) -> None:
 
 def test_gain_is_against_local_of_the_same_seed(comparison_folder: Path) -> None:
     data = collect([comparison_folder])
-    run = next(run for run in data["runs"] if run["label"] == "fedavg" and run["seed"] == 1)
+    run = run_in(data, "fedavg", 1)
     tables = {
         name: pq.read_table(comparison_folder / f"{name}-seed1/clients.parquet").to_pylist()
         for name in ("fedavg", "local")

@@ -23,7 +23,7 @@ from fedkin.analysis.embeddings import Cloud, Features
 from fedkin.cli import app
 from fedkin.errors import ConfigError, FedkinError, RunError
 from fedkin.graph import load_graph
-from fedkin.records.run import read_listed
+from fedkin.records.listing import read_listed
 from fedkin.report.collect import collect
 from fedkin.report.page import page
 from report.fake_runs import data_in, make_run

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fedkin.report.collect import collect
 from fedkin.report.runs import labels_of
-from report.fake_runs import make_run
+from report.fake_runs import make_run, run_in
 
 _PATHS = st.lists(st.sampled_from(["a", "b", "main"]), min_size=2, max_size=4).map(lambda parts: Path("/", *parts))
 
@@ -22,10 +22,6 @@ def last(folder: Path) -> dict[str, float]:
     rows = pq.read_table(folder / "clients.parquet").to_pylist()
     final = max(row["round"] for row in rows)
     return {row["client"]: row["accuracy"] for row in rows if row["round"] == final}
-
-
-def gain_of(data: Any, label: str) -> Any:
-    return next(run["gain"] for run in data["runs"] if run["label"] == label)
 
 
 def expected(run: Path, local: Path) -> Any:
@@ -90,7 +86,7 @@ def test_gain_is_against_the_local_beside_a_run(tmp_path: Path) -> None:
     data = collect([tmp_path / "a", tmp_path / "b"])
     for name in ("a", "b"):
         runs = (tmp_path / name / f"{method}-seed0" for method in ("fedavg", "local"))
-        assert gain_of(data, f"fedavg ({name})") == expected(*runs)
+        assert run_in(data, f"fedavg ({name})")["gain"] == expected(*runs)
     hurt = {row["label"]: row["hurt"] and row["hurt"][0] for row in data["table"]}
     assert hurt["fedavg (a)"] == 0
     assert hurt["fedavg (b)"] == 1
@@ -105,10 +101,10 @@ def test_a_local_elsewhere_counts_with_the_same_settings(tmp_path: Path, differs
     data = collect([local, run])
     told = "without a comparable run of Local"
     if differs:
-        assert gain_of(data, "fedavg") is None
+        assert run_in(data, "fedavg")["gain"] is None
         assert told in data["sentence"]
     else:
-        assert gain_of(data, "fedavg") == expected(run, local)
+        assert run_in(data, "fedavg")["gain"] == expected(run, local)
         assert told not in data["sentence"]
 
 
@@ -116,8 +112,8 @@ def test_beside_a_run_its_settings_decide_between_two_locals(tmp_path: Path) -> 
     run = make_run(tmp_path / "fedavg", "fedavg")
     tuned = change(make_run(tmp_path / "local-1", "local", skill=0.8), "training")
     # A comparison may train every method in its own way.
-    assert gain_of(collect([tmp_path]), "fedavg") == expected(run, tuned)
+    assert run_in(collect([tmp_path]), "fedavg")["gain"] == expected(run, tuned)
     plain = make_run(tmp_path / "local-2", "local", skill=0.5)
-    assert gain_of(collect([tmp_path]), "fedavg") == expected(run, plain)
+    assert run_in(collect([tmp_path]), "fedavg")["gain"] == expected(run, plain)
     change(plain, "model")
-    assert gain_of(collect([tmp_path]), "fedavg") is None
+    assert run_in(collect([tmp_path]), "fedavg")["gain"] is None

@@ -10,7 +10,7 @@ import pytest
 
 from fedkin.analysis.paired import VERDICTS, Difference
 from fedkin.records.comparison import Gains
-from fedkin.report import words
+from fedkin.report import sentence, verdicts
 from fedkin.tasks import METRICS
 
 
@@ -19,8 +19,8 @@ def run_of(clients: int = 40, **more: Any) -> Any:
     return cast(Any, SimpleNamespace(**made | {"client_facts": dict.fromkeys(range(clients))} | more))
 
 
-def about(runs: list[Any], gains: list[Gains | None], mean: float | None = 0.9) -> words.Subject:
-    return words.Subject("flt", "FLT", runs, gains, 1, "the test samples", {"flt": mean})
+def about(runs: list[Any], gains: list[Gains | None], mean: float | None = 0.9) -> sentence.Subject:
+    return sentence.Subject("flt", "FLT", runs, gains, 1, "the test samples", mean)
 
 
 def plain(up: int, down: int = 0, equal: int = 0) -> Gains:
@@ -50,14 +50,14 @@ def sure(*counts: int, events: int | None = None) -> Gains:
     ],
 )
 def test_who_gains(gains: list[Gains | None], said: str) -> None:
-    assert said in words._who_gains(about([run_of() for _ in gains], gains))
+    assert said in sentence._who_gains(about([run_of() for _ in gains], gains))
 
 
 def test_local_and_runs_without_test_data() -> None:
-    assert words._who_gains(about([run_of(method="local")], [None])) == "mean test accuracy 90.0 % over 40 clients"
-    assert words._who_gains(about([run_of(1)], [None], None)) == "1 client without test data"
+    assert sentence._who_gains(about([run_of(method="local")], [None])) == "mean test accuracy 90.0 % over 40 clients"
+    assert sentence._who_gains(about([run_of(1)], [None], None)) == "1 client without test data"
     error = run_of(metric=METRICS["squared_error"])
-    assert "mean gain +0.1 (95 %" in words._who_gains(about([error], [plain(2)], 0.25))
+    assert "mean gain +0.1 (95 %" in sentence._who_gains(about([error], [plain(2)], 0.25))
 
 
 @pytest.mark.parametrize(
@@ -72,15 +72,15 @@ def test_local_and_runs_without_test_data() -> None:
     ],
 )  # fmt: skip
 def test_groups(groups: list[dict[str, Any]], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(words, "judged_groups", lambda graph: [])
+    monkeypatch.setattr(verdicts, "judged_groups", lambda graph: [])
     runs = [
         run_of(summary={"groups": each}, graphs={1: Path()}, graph_at=lambda round: SimpleNamespace(evidence=None))
         for each in groups
     ]
-    assert words._groups(runs) == said
+    assert sentence._groups(runs) == said
     for run in runs:
         run.summary["given"] = ["4 groups, given"]
-    assert words._groups(runs) == (f"{said} (4 groups, given)" if said else "told: 4 groups, given")
+    assert sentence._groups(runs) == (f"{said} (4 groups, given)" if said else "told: 4 groups, given")
 
 
 @pytest.mark.parametrize(
@@ -93,6 +93,6 @@ def test_groups(groups: list[dict[str, Any]], said: str, monkeypatch: pytest.Mon
     ],
 )
 def test_the_headline_has_at_most_twenty_words(gains: list[Gains | None], mean: float | None, said: str) -> None:
-    assert words.headline(about([run_of()], gains, mean)).startswith(said)
-    long = words.Subject("a", "A Method With a Very Long Name", [run_of()], gains, 1, "", {"a": mean})
-    assert len(words.headline(long).split()) <= 20
+    assert sentence.headline(about([run_of()], gains, mean)).startswith(said)
+    long = sentence.Subject("a", "A Method With a Very Long Name", [run_of()], gains, 1, "", mean)
+    assert len(sentence.headline(long).split()) <= 20

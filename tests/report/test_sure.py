@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from rich.console import Console
 from sklearn.metrics import roc_auc_score
 
 import fedkin
@@ -22,7 +20,7 @@ from fedkin.records.run import read_run
 from fedkin.report import write_report
 from fedkin.report.collect import collect
 from fedkin.report.tables import comparison, one_run
-from support import small_federation
+from support import printed, small_federation
 from task_kinds import federation_of, model_of
 
 PLAN = {"local_steps": 3, "batch_size": 8, "lr": 0.05}
@@ -41,12 +39,6 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             options: dict[str, Any] = {"clusters": 2} if method == "ifca" else {}
             fedkin.run(method, federation, rounds=2, model=model, training=PLAN, out=home / kind / method, **options)
     return {kind: home / kind for kind in ("risk", "classification")}
-
-
-def printed(shown: Any) -> str:
-    text = io.StringIO()
-    Console(file=text, width=80).print(shown)
-    return text.getvalue()
 
 
 @pytest.mark.slow
@@ -73,9 +65,8 @@ def test_counts_agree_in_sentence_table_bars_and_terminal(places: dict[str, Path
         assert [row[name][0] for name in ("gained", "lost", "apart", "few")] == counts
         sure = next(line for line in comparison_rows(results) if line["method"] == run["label"])["surely"]
         assert list(sure.values()) == counts
-        assert "/".join(map(str, counts if counts[-1] else counts[:-1])) in printed(
-            comparison(comparison_rows(results))
-        )
+        shown = printed(comparison(comparison_rows(results)), 80)
+        assert "/".join(map(str, counts if counts[-1] else counts[:-1])) in shown
     if kind == "risk":
         assert "with too few events" in data["sentence"]
         events = data["runs"][0]["sure"]["events"]
@@ -90,9 +81,9 @@ def test_what_was_told_stands_in_sentence_table_and_terminal(places: dict[str, P
     assert told == {"local": [], "fedavg": [], "ifca": ["2 groups, given"]}
     assert "(2 groups, given)" in data["sentence"]
     results = {method: {0: read_run(places["classification"] / method)} for method in METHODS}
-    text = " ".join(printed(comparison(comparison_rows(results))).split())
+    text = " ".join(printed(comparison(comparison_rows(results)), 80).split())
     assert "*given: ifca: 2 groups, given" in text
-    assert "(2 groups, given)" in " ".join(printed(one_run(results["ifca"][0])).split())
+    assert "(2 groups, given)" in " ".join(printed(one_run(results["ifca"][0]), 80).split())
 
 
 @pytest.mark.slow
@@ -158,7 +149,7 @@ def test_means_over_seeds_are_whole_clients_so_that_the_table_fits_a_terminal(pl
         row["seeds"] = [0, 1, 2]
         if row["surely"]:
             row["surely"] = {"gained": 0.3333, "lost": 0.0, "apart": 39.6667, "few": 0.0}
-    shown = printed(comparison(rows))
+    shown = printed(comparison(rows), 80)
     assert "0/0/40" in shown
     assert "…" not in shown
 

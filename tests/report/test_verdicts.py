@@ -18,17 +18,11 @@ from fedkin.graph import Evidence, Graph, load_graph
 from fedkin.graph.record import Node
 from fedkin.records.run import read_run
 from fedkin.report import write_report
+from fedkin.report.choice import Choice
 from fedkin.report.collect import collect
-from fedkin.report.words import (
-    Findings,
-    JudgedGroup,
-    choice_words,
-    findings_text,
-    groups_in_terminal,
-    judged_groups,
-    verdict_data,
-)  # fmt: skip
-from report.fake_runs import data_in, make_comparison, make_run
+from fedkin.report.sentence import groups_in_terminal
+from fedkin.report.verdicts import Findings, JudgedGroup, findings_text, judged_groups, verdict_data
+from report.fake_runs import data_in, make_comparison, make_run, run_in
 from support import present
 
 
@@ -40,7 +34,7 @@ def comparison_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def verdicts_of(data: Any) -> Any:
-    return next(run for run in data["runs"] if run["method"] == "kin")["graph"]["verdicts"]
+    return run_in(data, "kin")["graph"]["verdicts"]
 
 
 def chain(count: int) -> Graph:
@@ -331,4 +325,5 @@ def test_tests_that_see_less_since_rows_are_sorted_are_said(method: str, tmp_pat
        "0.001 higher in loss (95 % interval -0.018 to 0.02)"))],
 )  # fmt: skip
 def test_the_choice_is_said_in_words(rounds: list[Any], words: str | None) -> None:
-    assert choice_words(rounds) == words
+    choice = Choice.of(rounds)
+    assert (choice and choice.explained()) == words

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -89,16 +89,6 @@ def read_features(path: Path) -> Features:
         raise RunError(f"{path}: not the features of a round ({error})") from None
 
 
-def _cloud(tables: Sequence[_Table]) -> Cloud | None:
-    """The known rows of tables (client, mask of known rows, [classes, d]); None if there are none."""
-    labels = [known.nonzero()[:, 0] for _, known, _ in tables]
-    if not sum(map(len, labels)):
-        return None
-    client = np.repeat([client for client, _, _ in tables], [len(own) for own in labels])
-    points = torch.cat([table[own].detach().float() for own, (_, _, table) in zip(labels, tables, strict=True)])
-    return Cloud(client, torch.cat(labels).numpy(), points.numpy())
-
-
 def measure(engine: Engine, ids: Iterable[str]) -> Features | None:
     """Class means, anchors and heads of these clients now; changes no state, and draws none of their random numbers.
 
@@ -109,61 +99,49 @@ def measure(engine: Engine, ids: Iterable[str]) -> Features | None:
     if not roster.task.labels or not clients:
         return None
     with one_thread():
-        measured = _measure_clients(engine, clients)
-        if measured is None:
+        replies = _replies(engine, clients)
+        if replies is None:
             return None
-        similar = _similarity_of_heads(measured.heads, setup.net, roster.task.classes, roster.task.outputs)
-    cloud = _cloud([*measured.means, *_prototypes(engine)])
+        heads = [reply for reply in replies.values() if "head" in reply]
+        similar = _similarity_of_heads(heads, setup.net, roster.task.classes, roster.task.outputs)
+    cloud = _cloud([*_tables(replies, "means", "known"), *_prototypes(engine)])
     if cloud is None:
         return None
-    return Features(
-        engine.server.round, tuple(measured.ids), len(clients), cloud, _cloud(measured.anchors), similar
-    )  # fmt: skip
+    anchors = _cloud(_tables(replies, "vectors", "vectors_known"))
+    return Features(engine.server.round, tuple(replies), len(clients), cloud, anchors, similar)
+
+
+def _replies(engine: Engine, clients: Sequence[str]) -> dict[str, dict[str, Any]] | None:
+    """`Engine.features` of the clients by id, until there are too many points; None without features of one width."""
+    replies: dict[str, dict[str, Any]] = {}
+    points, width = 0, 0
+    # The order is the same in every round: if there are too many clients, the first ones are kept.
+    for place in rng(engine.setup.seed, "", 0, "embeddings").permutation(len(clients)):
+        reply = dict(engine.features(clients[place]))
+        if not reply:
+            return None
+        width = width or int(reply["means"].shape[1])
+        if reply["means"].shape[1] != width:
+            return None
+        if not bool(torch.isfinite(reply["means"]).all()):
+            continue
+        points += int(reply["known"].sum())
+        if replies and points > _POINTS:
+            break
+        # Keep only the heads to compare: the models of many clients may be on disk.
+        if len(replies) >= _HEADS:
+            del reply["head"]
+        replies[clients[place]] = reply
+    return replies
 
 
 # (number of the client, mask of its known classes, [classes, d]).
 _Table = tuple[int, Tensor, Tensor]
 
 
-class _Measured(NamedTuple):
-    """Clients with the tables of their class means and anchors, and the heads to compare."""
-
-    ids: list[str]
-    means: list[_Table]
-    anchors: list[_Table]
-    heads: list[_Head]
-
-    def add(self, id: str, reply: Mapping[str, Any]) -> bool:
-        """Add a client's reply; returns False if it would be too many points."""
-        known = reply["known"]
-        if self.ids and sum(int(own.sum()) for _, own, _ in self.means) + int(known.sum()) > _POINTS:
-            return False
-        number = len(self.ids)
-        self.means.append((number, known, reply["means"]))
-        if "vectors" in reply:
-            self.anchors.append((number, reply["vectors_known"], reply["vectors"]))
-        # Keep only the heads to compare: the models of many clients may be on disk.
-        if len(self.heads) < _HEADS:
-            self.heads.append(_Head(reply["head"], reply["means"], known))
-        self.ids.append(id)
-        return True
-
-
-def _measure_clients(engine: Engine, clients: Sequence[str]) -> _Measured | None:
-    """Measure clients until there are too many points; None without features of one width."""
-    measured, width = _Measured([], [], [], []), 0
-    # The order is the same in every round: if there are too many clients, the first ones are kept.
-    for place in rng(engine.setup.seed, "", 0, "embeddings").permutation(len(clients)):
-        reply = engine.features(clients[place])
-        if not reply:
-            return None
-        table = reply["means"]
-        width = width or int(table.shape[1])
-        if table.shape[1] != width:
-            return None
-        if bool(torch.isfinite(table).all()) and not measured.add(clients[place], reply):
-            break
-    return measured
+def _tables(replies: Mapping[str, Mapping[str, Any]], name: str, mask: str) -> list[_Table]:
+    """The tables with this name of the clients that sent one."""
+    return [(at, reply[mask], reply[name]) for at, reply in enumerate(replies.values()) if name in reply]
 
 
 def _prototypes(engine: Engine) -> list[_Table]:
@@ -176,29 +154,31 @@ def _prototypes(engine: Engine) -> list[_Table]:
     return [] if kept is None else [(-1, kept.known, kept.table)]
 
 
-class _Head(NamedTuple):
-    """A client's head, its class means [classes, d], and the classes that it has."""
-
-    params: Params
-    table: Tensor
-    known: Tensor
+def _cloud(tables: Sequence[_Table]) -> Cloud | None:
+    """The known rows of tables (client, mask of known rows, [classes, d]); None if there are none."""
+    labels = [known.nonzero()[:, 0] for _, known, _ in tables]
+    if not sum(map(len, labels)):
+        return None
+    client = np.repeat([client for client, _, _ in tables], [len(own) for own in labels])
+    points = torch.cat([table[own].detach().float() for own, (_, _, table) in zip(labels, tables, strict=True)])
+    return Cloud(client, torch.cat(labels).numpy(), points.numpy())
 
 
 def _similarity_of_heads(
-    heads: Sequence[_Head], net: Net, classes: int, outputs: int
+    heads: Sequence[Mapping[str, Any]], net: Net, classes: int, outputs: int
 ) -> npt.NDArray[np.float64] | None:
-    """Similarity of the first clients' heads; None for one client, or if all heads are the same."""
-    heads = heads[: min(len(heads), int((_ANSWERS / (classes * outputs)) ** 0.5))]
-    if len(heads) < 2 or all(_equal(one.params, heads[0].params) for one in heads):
+    """Similarity of the heads in the first replies; None for one client, or if all heads are the same."""
+    heads = heads[: int((_ANSWERS / (classes * outputs)) ** 0.5)]
+    if len(heads) < 2 or all(_equal(one["head"], heads[0]["head"]) for one in heads):
         return None
-    owned = torch.stack([one.known for one in heads]).numpy()
+    owned = torch.stack([one["known"] for one in heads]).numpy()
     # Bodies may differ between clients; heads have one architecture.
     module = net.scratch().head.eval()
-    points = torch.stack([one.table for one in heads]).flatten(0, 1).to(net.dtype)
+    points = torch.stack([one["means"] for one in heads]).flatten(0, 1).to(net.dtype)
     logits = []
     with torch.no_grad():
         for one in heads:
-            params = {name.removeprefix("head."): tensor for name, tensor in one.params.items()}
+            params = {name.removeprefix("head."): tensor for name, tensor in one["head"].items()}
             logits.append(functional_call(module, params, (points,)).reshape(len(heads), classes, -1).double())
     answers = np.asarray(torch.stack(logits).numpy())
     if not np.isfinite(answers).all():

@@ -167,18 +167,11 @@ def verdicts(
     differences = {id: difference(metric_name, *pair, level) for id, pair in pairs.items()}
     words = {id: verdict(one) for id, one in differences.items()}
     if correction == "holm":
-        judged = {id: pairs[id] for id, word in words.items() if word != "too few"}
-        words |= dict.fromkeys(_not_significant(metric_name, judged, 1 - level), "cannot be told apart")
+        judged = [id for id, word in words.items() if word != "too few"]
+        p_values = [p_value(metric_name, *pairs[id]) for id in judged]
+        corrected = zip(judged, holm([1.0 if p is None else p for p in p_values]), strict=True)
+        words |= dict.fromkeys((id for id, p in corrected if p > 1 - level), "cannot be told apart")
     return {id: (differences[id], words[id]) for id in differences}
-
-
-def _not_significant(
-    metric_name: str, pairs: Mapping[str, tuple[Outcomes, Outcomes]], alpha: float
-) -> list[str]:  # fmt: skip
-    """The clients whose p-value after Holm's correction is above alpha."""
-    p_values = [p_value(metric_name, *pair) for pair in pairs.values()]
-    corrected = holm([1.0 if p is None else p for p in p_values])
-    return [id for id, p in zip(pairs, corrected, strict=True) if p > alpha]
 
 
 def figure(metric_name: str, outcomes: Outcomes) -> float | None:

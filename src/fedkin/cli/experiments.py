@@ -1,11 +1,10 @@
-"""`fedkin run`, `compare`, `tune` and `bench`, and how they read and resume an experiment."""
+"""`fedkin run`, `compare`, `tune` and `bench`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -21,9 +20,9 @@ from fedkin.cli.output import (
     stop_on_signals,
     write_run_report,
 )
-from fedkin.errors import ConfigError, RunError
-from fedkin.records.files import read_json, write_bytes
-from fedkin.running import presets
+from fedkin.cli.starting import GridCommand, start_grid, start_or_resume
+from fedkin.errors import ConfigError
+from fedkin.records.files import write_bytes
 from fedkin.running.progress import Progress, make_console
 
 if TYPE_CHECKING:
@@ -103,13 +102,13 @@ def compare(
     fedkin compare EXPERIMENT.toml --methods local,mine.py:Mine --controls
     fedkin compare --resume runs/digits-rotated
     """
-    grid = _start_grid(
+    grid = start_grid(
         "compare", experiment, methods=methods, seeds=seeds, changes=changes, rounds=rounds, data_root=data_root,
         out=out, resume=resume, more=leave_out is not None or controls,
     )  # fmt: skip
     names = grid.methods
     from fedkin.records.controls import with_controls
-    from fedkin.report.words import validation_in
+    from fedkin.report.sentence import validation_in
 
     groups = _groups_to_leave_out(leave_out, grid.begun)
     if controls:
@@ -124,12 +123,12 @@ def compare(
     _compare(grid, names, validation_in(place), json)
 
 
-def _compare(grid: _GridCommand, names: list[str], validation: Validation | None, json: bool) -> None:
+def _compare(grid: GridCommand, names: list[str], validation: Validation | None, json: bool) -> None:
     """Run a comparison, write its report and print its table; validation: the results of a tuning of the methods."""
     from fedkin.records.comparison import comparison_rows, unequal_conditions
     from fedkin.report.ranks import ranking_lines
+    from fedkin.report.sentence import chosen_line
     from fedkin.report.tables import comparison
-    from fedkin.report.words import chosen_line
     from fedkin.running.grid import Runs
     from fedkin.running.grid import compare as run_comparison
 
@@ -160,7 +159,7 @@ def _groups_to_leave_out(option: str | None, begun: PlanFile | None) -> list[str
     return None if option is None else split_names(option, "--leave-out")
 
 
-def _compare_leaving_out(grid: _GridCommand, names: list[str], groups: list[str], json: bool) -> None:
+def _compare_leaving_out(grid: GridCommand, names: list[str], groups: list[str], json: bool) -> None:
     """Leave out one group after another: one report per group, and one table. No groups: each group."""
     from fedkin.report.tables import left_out
     from fedkin.running.grid import leave_out
@@ -218,7 +217,7 @@ def tune(
     searches = bool(choices) or equal is not None or rates is not None
     if grid and (searches or hold_out is not None):
         raise ConfigError("--grid runs every combination on the test samples: give no --try, --equal or --hold-out")
-    start = _start_grid(
+    start = start_grid(
         "tune", experiment, methods=methods, seeds=seeds, changes=changes, rounds=rounds, data_root=data_root,
         out=out, resume=resume, more=searches or bool(grid),
     )  # fmt: skip
@@ -235,7 +234,7 @@ def tune(
         _run_tuning(start, candidates, hold_out or "samples:0.2", json)
 
 
-def _run_tuning(start: _GridCommand, candidates: list[Choice] | Equal, hold_out: str, json: bool) -> None:
+def _run_tuning(start: GridCommand, candidates: list[Choice] | Equal, hold_out: str, json: bool) -> None:
     """Run every candidate, print them, and write tuned.toml."""
     from fedkin.running.grid import HoldOut
     from fedkin.running.tune import tune as run_tuning
@@ -256,7 +255,7 @@ def _run_tuning(start: _GridCommand, candidates: list[Choice] | Equal, hold_out:
     _raise_if_all_failed(results)
 
 
-def _run_sweep(start: _GridCommand, cells: list[Choice], json: bool) -> None:
+def _run_sweep(start: GridCommand, cells: list[Choice], json: bool) -> None:
     """Run every combination of settings; print a table and write a plot and sweep.csv."""
     from fedkin.report.sweeping import draw
     from fedkin.report.tables import comparison
@@ -394,157 +393,3 @@ def _print_bench(data: Mapping[str, Any]) -> None:
             interval(row["gain"], brackets=False), interval(row["adds"].get("self"), brackets=False), hurt,
         ))  # fmt: skip
     print_table(("federation", "mean", "rank", "best simple", "difference", "adds", "hurt"), lines)
-
-
-def start_or_resume(
-    experiment: Path | None, changes: list[str], rounds: int | None, out: Path | None, resume: Path | None,
-    data_root: Path | None, command: str = "run", methods: str | None = None,
-) -> tuple[Experiment, Path, Path]:  # fmt: skip
-    """Return the experiment, the folder of its records and that of the data sets; raises ConfigError and RunError.
-
-    command: the command that wrote the folder to resume: run, compare or tune. methods: the value of --methods, which
-    `changes` may name.
-    """
-    _check_exists(experiment)
-    from fedkin.running.experiment import load
-    from fedkin.running.grid import split_names
-    from fedkin.running.plugins import resolve_names
-
-    if resume is not None:
-        if changes or any(option is not None for option in (experiment, out, rounds)):
-            raise ConfigError("--resume continues the experiment in its folder: no other option changes it")
-        _check_resumable(resume, command)
-        return load(resume / "experiment.toml"), resume, _data_root(resume, data_root)
-    if experiment is None:
-        raise ConfigError("name an experiment file, or --resume DIR")
-    if methods is not None:
-        resolve_names(split_names(methods, "--methods"), "method", "--methods")
-    if rounds is not None:
-        changes = [*changes, f"training.rounds={rounds}"]
-    loaded = load(experiment, changes)
-    return loaded, _new_folder(out, loaded.name), _data_root(None, data_root)
-
-
-def _new_folder(out: Path | None, name: str) -> Path:
-    """Return `out`, or else runs/NAME, with a number if it exists; raises ConfigError if `out` is in use."""
-    from fedkin.records.files import is_unused
-
-    if out is not None:
-        if not is_unused(out):
-            raise ConfigError(f"--out {out}: it exists and is not an empty folder; --resume {out} continues a run")
-        return out
-    folder, number = Path("runs") / name, 1
-    while folder.exists():
-        number += 1
-        folder = Path("runs") / f"{name}-{number}"
-    return folder
-
-
-def _check_exists(path: Path | None) -> None:
-    """Raise ConfigError for an experiment file or preset that does not exist, before slow imports."""
-    try:
-        if path is not None:
-            presets.preset_or_file(path).stat()
-    except FileNotFoundError:
-        raise presets.missing(path or Path()) from None
-    except (OSError, ValueError):
-        pass  # the reader of the file reports what is wrong with it
-
-
-class _GridCommand(NamedTuple):
-    """What `compare` and `tune` run, and where. begun: the plan file of a folder that is resumed."""
-
-    experiment: Experiment
-    methods: list[str]
-    seeds: list[int]
-    folder: Path
-    root: Path
-    begun: PlanFile | None = None
-
-
-def _start_grid(
-    command: str, experiment: Path | None, *, methods: str | None, seeds: str | None, changes: list[str],
-    rounds: int | None, data_root: Path | None, out: Path | None, resume: Path | None, more: bool,
-) -> _GridCommand:  # fmt: skip
-    """Return what a command runs with these options; without --methods and --seeds, those of the experiment.
-
-    more: whether further options are given, which must not be given when resuming. Raises ConfigError.
-    """
-    loaded, folder, root = start_or_resume(experiment, changes, rounds, out, resume, data_root, command, methods)
-    from fedkin.records.controls import changes_of
-    from fedkin.records.reading import plan_in
-    from fedkin.running.grid import parse_seeds, split_names
-    from fedkin.running.plugins import resolve_names
-
-    if resume is not None:
-        if methods is not None or seeds is not None or more:
-            raise ConfigError("--resume continues the methods, seeds and values in its folder: give no others")
-        begun = plan_in(folder)
-        for name in begun.methods:
-            changes_of(name, f"{folder / 'plan.json'}: methods")
-        return _GridCommand(loaded, begun.methods, begun.seeds, folder, root, begun)
-    names, files = resolve_names(split_names(methods or loaded.method.name, "--methods"), "method", "--methods")
-    _check_changes_used(changes, loaded.method.name, names)
-    seed_list = parse_seeds(seeds) if seeds is not None else [loaded.run.seed]
-    return _GridCommand(loaded.with_own(files), names, seed_list, folder, root)
-
-
-def _check_changes_used(changes: Sequence[str], method: str, names: Sequence[str]) -> None:
-    """Raise ConfigError for changes of the experiment's method if it is none of the methods that run."""
-    from fedkin.records.controls import split_control
-
-    lost = [text for text in changes if text.startswith("method.") and not text.startswith("method.name=")]
-    if lost and method not in {split_control(name)[0] for name in names}:
-        raise ConfigError(
-            f"--set {lost[0]}: it changes {method}, which is none of --methods {','.join(names)}; "
-            f"write --set methods.{names[0]}.{lost[0]}"
-        )
-
-
-def _check_resumable(folder: Path, command: str) -> None:
-    """Raise ConfigError for a folder with nothing to continue, or one that another command continues."""
-    from fedkin.records.files import begun, is_unused
-    from fedkin.records.reading import plan_in
-
-    if folder.is_dir() and not begun(folder) and is_unused(folder):
-        raise ConfigError(f"--resume {folder}: nothing was begun in it; give the first command again, --out {folder}")
-    marker = "experiment.toml" if command == "run" else "plan.json"
-    if not (folder / marker).is_file():
-        what = f"no {marker} in it, so there is nothing to continue" if folder.exists() else "no such folder"
-        raise ConfigError(f"--resume {folder}: {what}{_did_you_mean(folder, command, marker)}")
-    if (folder / "plan.json").is_file():
-        right = "compare" if plan_in(folder).command == "compare" else "tune"
-        if command != right:
-            raise ConfigError(
-                f"--resume {folder}: a comparison, a tuning or a sweep; continue it with fedkin {right} --resume"
-            )
-
-
-def _did_you_mean(folder: Path, command: str, marker: str) -> str:
-    """Ask whether a folder was meant that this command continues: one inside, or beside with a similar name."""
-    near = [path.parent for place in (folder, folder.parent) for path in sorted(place.glob(f"*/{marker}"))]
-    if command == "run":
-        near = [place for place in near if not (place / "plan.json").exists()]
-    inside = [str(place) for place in near if place.parent == folder]
-    close = inside or get_close_matches(str(folder), map(str, near), n=1)
-    return f"; did you mean {close[0]}?" if close else ""
-
-
-def _data_root(begun: Path | None, given: Path | None) -> Path:
-    """Return the folder of data sets: as given, else the one with which a run began; raises RunError."""
-    path = Path() if begun is None else begun / "data-root.json"
-    if given is None and path.is_file():
-        root = read_json(path)
-        if not isinstance(root, str) or not root:
-            raise RunError(
-                f"{path}: expected the folder of the data sets as a text, got {root!r}; give --data-root DIR"
-            )
-        return Path(root)
-    root = given if given is not None else Path("data")
-    try:
-        str(root).encode()
-    except UnicodeEncodeError:
-        raise ConfigError(
-            f"--data-root {root}: its name is not Unicode; rename it, or name it through a link"
-        ) from None
-    return root

@@ -224,7 +224,9 @@ def _alternatives(kind: Any, metadata: list[Any]) -> list[str]:
     """Return the alternatives of a type, each in words."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        return _alternatives(inner[0], [*metadata, *_bounds_in(inner[1:])])
+        # An annotation is a bound, or holds several.
+        bounds = [bound for each in inner[1:] for bound in getattr(each, "metadata", [each])]
+        return _alternatives(inner[0], [*metadata, *bounds])
     if origin in (Union, UnionType):
         return [text for each in inner for text in _alternatives(each, [] if each is NoneType else metadata)]
     if origin is Literal:
@@ -233,18 +235,9 @@ def _alternatives(kind: Any, metadata: list[Any]) -> list[str]:
     if origin in (dict, Mapping):
         return [f"table of: {describe_type(inner[-1])}"]
     if origin in (tuple, list, set, frozenset, Sequence):
-        return [_list_text(inner, metadata)]
+        elements = dict.fromkeys(describe_type(each) for each in inner if each is not Ellipsis)
+        return [f"list of: {' / '.join(elements)}{_bounds_text(metadata)}" if elements else "list"]
     return [_TYPES.get(kind, "table") + _bounds_text(metadata)]
-
-
-def _list_text(elements: Iterable[Any], metadata: Sequence[Any]) -> str:
-    words = dict.fromkeys(describe_type(each) for each in elements if each is not Ellipsis)
-    return f"list of: {' / '.join(words)}{_bounds_text(metadata)}" if words else "list"
-
-
-def _bounds_in(annotations: Iterable[Any]) -> list[Any]:
-    """The bounds in annotations: each is one, or holds several."""
-    return [bound for each in annotations for bound in getattr(each, "metadata", [each])]
 
 
 def _bounds_text(metadata: Sequence[Any]) -> str:

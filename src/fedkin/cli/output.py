@@ -81,7 +81,7 @@ def print_notes(
     results: Mapping[str, Mapping[int, Any]], before: Iterable[str] = (), after: Iterable[str] = ()
 ) -> None:
     """Print warnings and the results of group tests, between other notes: at most four lines; the report has all."""
-    from fedkin.report.words import groups_in_terminal
+    from fedkin.report.sentence import groups_in_terminal
 
     warnings: dict[str, list[str]] = {}
     texts: list[str] = []

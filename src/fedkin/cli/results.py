@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ from fedkin.cli.output import print_table, printed_as_json, say
 from fedkin.report.units import megabytes
 
 if TYPE_CHECKING:
-    from fedkin.records.run import Listed
+    from fedkin.records.listing import Listed
 
 
 # -- report ------------------------------------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ def _list(
     """List the runs in a folder with their results."""
     if context.invoked_subcommand is not None:
         return
-    from fedkin.records.run import listed
+    from fedkin.records.listing import listed
 
     listed_runs = listed(folders)
     facts = [
@@ -127,7 +127,7 @@ def _list(
 def _columns(listed_runs: Sequence[Listed], names: Sequence[str]) -> dict[str, list[str]]:
     """A cell per run for each heading; a column that no run fills is left out."""
     figures = [run.figures() for run in listed_runs]
-    metrics = {_metric_of(each) for each in figures} - {""}
+    metrics = {run.metric for run, each in zip(listed_runs, figures, strict=True) if f"{run.metric} mean" in each}
     mean_head = metrics.pop() if len(metrics) == 1 else "mean"
     rows = [
         {"run": name, **_cells(run, each, mean_head)}
@@ -139,21 +139,15 @@ def _columns(listed_runs: Sequence[Listed], names: Sequence[str]) -> dict[str, l
 
 def _cells(run: Listed, figures: Mapping[str, float], mean_head: str) -> dict[str, str]:
     """A run's figures by heading; the metric's name is beside its mean unless it is the heading."""
-    metric = _metric_of(figures)
-    mean = _cell(figures.get(f"{metric} mean"))
-    if metric != mean_head:
-        mean = f"{mean} {metric}".strip()
+    mean = _cell(figures.get(f"{run.metric} mean"))
+    if mean and run.metric != mean_head:
+        mean = f"{mean} {run.metric}"
     return {
         "method": run.method, "seed": "" if run.seed is None else str(run.seed),
         "rounds": f"{run.rounds}/{run.planned}", mean_head: "not finished" if run.summary is None else mean,
-        "worst 10%": _cell(figures.get(f"{metric} worst10")), "ARI": _cell(figures.get("groups ari"), ".2f"),
+        "worst 10%": _cell(figures.get(f"{run.metric} worst10")), "ARI": _cell(figures.get("groups ari"), ".2f"),
         "sent": megabytes(figures["bytes sent"]) if figures else "",
     }  # fmt: skip
-
-
-def _metric_of(figures: Iterable[str]) -> str:
-    """The name of the metric that a run was judged by, from its figures' names; empty if it has none."""
-    return next((name.removesuffix(" mean") for name in figures if name.endswith(" mean")), "")
 
 
 @runs.command("check")
@@ -185,7 +179,7 @@ def _diff(one: Path, other: Path, json: bool = JSON) -> None:
     Examples:
     fedkin runs diff runs/A runs/B
     """
-    from fedkin.records.run import listed_difference, read_listed
+    from fedkin.records.listing import listed_difference, read_listed
 
     both = [read_listed(one), read_listed(other)]
     settings, figures = listed_difference(*both)

@@ -14,7 +14,7 @@ from fedkin.errors import RunError
 from fedkin.folders import holder
 from fedkin.network import status
 from fedkin.records import files, reading
-from fedkin.records.recorder import Checkpoints
+from fedkin.records.checkpoints import Checkpoints
 
 _BACK = "put the file back as it was"
 
@@ -69,24 +69,26 @@ def _checked(folder: Path) -> Iterator[Checked]:
 def _one(folder: Path) -> Checked:
     """Check one run."""
     seal, problems = _sealed(folder)
-    notes = _versions(seal)
     remedy = f"{_BACK}, or remove {folder} and run this anew"
     if (folder / "failed.json").exists():
-        return Checked(folder, tuple(problems), notes, "failed: its reason is kept, and it is not run again")
-    if (folder / "summary.json").exists():
+        standing = "failed: its reason is kept, and it is not run again"
+    elif (folder / "summary.json").exists():
         problems += [f"{each}; {remedy}" for each in files.faults(folder, seal.files, files.RESULT)]
         problems += _problems_of_other_files(folder, seal)
-        return Checked(folder, tuple(problems), notes, "finished: there is nothing to go on with")
-    checkpoints = Checkpoints(folder)
-    checkpoint, wrong = checkpoints.survey(all=True)
-    problems += [f"{each}; {_BACK if checkpoint else remedy}" for each in wrong.values()]
-    if checkpoint is None:
-        start = f"goes on from round 0, as no checkpoint was written yet: {_again(folder)}"
-        where = "it cannot be resumed" if wrong else start
-        return Checked(folder, tuple(problems), notes, f"not finished; {where}")
-    problems += [f"{each}; {_BACK}, or go on without it" for each in checkpoints.lost(checkpoint)]
-    where = f"not finished; goes on from round {checkpoint.round}: {_again(folder)}"
-    return Checked(folder, tuple(problems), _versions(checkpoint.seal), where)
+        standing = "finished: there is nothing to go on with"
+    else:
+        checkpoints = Checkpoints(folder)
+        checkpoint, wrong = checkpoints.survey(all=True)
+        problems += [f"{each}; {_BACK if checkpoint else remedy}" for each in wrong.values()]
+        if checkpoint is not None:
+            seal = checkpoint.seal
+            problems += [f"{each}; {_BACK}, or go on without it" for each in checkpoints.lost(checkpoint)]
+            standing = f"not finished; goes on from round {checkpoint.round}: {_again(folder)}"
+        elif wrong:
+            standing = "not finished; it cannot be resumed"
+        else:
+            standing = f"not finished; goes on from round 0, as no checkpoint was written yet: {_again(folder)}"
+    return Checked(folder, tuple(problems), _versions(seal), standing)
 
 
 def _problems_of_other_files(folder: Path, seal: files.Seal) -> list[str]:

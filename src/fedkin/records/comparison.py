@@ -144,25 +144,22 @@ def _comparison_row(
 ) -> dict[str, Any]:  # fmt: skip
     """Return the row of a method; later: figures that are left out, or come after the others."""
     local, by_seed = results.get("local") if method != "local" else None, results[method]
-    runs, over_seeds = list(by_seed.values()), _over_seeds(by_seed, local)
+    runs = list(by_seed.values())
+    gains = {seed: None if local is None else gains_over(run, local[seed]) for seed, run in by_seed.items()}
+    figures = figures_over_seeds([figures_of(run, gains[seed]) for seed, run in by_seed.items()])
     row: dict[str, Any] = {"method": method, "seeds": sorted(by_seed), "metric": runs[0].metric.name}
-    row |= {name: pair for name, pair in over_seeds.items() if name not in later}
+    row |= {name: pair for name, pair in figures.items() if name not in later}
     if given := sorted({text for run in runs for text in run.summary.get("given", ())}):
         row["given"] = "; ".join(given)
-    counts = {name: pair[0] for name in COUNTED if (pair := over_seeds[name]) is not None}
+    counts = {name: pair[0] for name in COUNTED if (pair := figures[name]) is not None}
     return row | {
-        **_further_metrics(by_seed, local), "gain": over_seeds["gain"], "hurt": over_seeds["hurt"],
+        **_further_metrics(by_seed, local), "gain": figures["gain"], "hurt": figures["hurt"],
         "surely": counts if len(counts) == len(COUNTED) else None, "adds": _added(method, results),
     }  # fmt: skip
 
 
-def _over_seeds(
-    by_seed: Mapping[int, Result], local: Mapping[int, Result] | None
-) -> dict[str, tuple[float, float] | None]:
-    """Return mean and spread over seeds of each figure of a method's runs; local: the runs of Local."""
-    figures = [
-        figures_of(run, None if local is None else gains_over(run, local[seed])) for seed, run in by_seed.items()
-    ]
+def figures_over_seeds(figures: Sequence[Mapping[str, float | None]]) -> dict[str, tuple[float, float] | None]:
+    """Mean and standard deviation of each figure of a method's runs (`mean_and_sd`); figures: of each run, by name."""
     return {name: mean_and_sd([of_run[name] for of_run in figures]) for name in figures[0]}
 
 

@@ -12,7 +12,7 @@
     models/*          the models after the last round, unless run.models is "none" (see `models`)
     features/*        class means of features, anchors and heads at rounds that `run.embeddings_every` chooses
     data-root.json    the folder of the data sets
-    checkpoint/       the state after the last round; until the end the newest two states, see `Checkpoints`
+    checkpoint/       the state after the last round; until the end the newest two states, see `checkpoints.py`
     seal.json         hashes of these files (see `files.py`): of the experiment from the start, of the rest at the end
     summary.json      written last: a run that has it is finished
 
@@ -27,20 +27,19 @@ import math
 import re
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fedkin import codec
 from fedkin.analysis.embeddings import Features
 from fedkin.codec import Params
 from fedkin.engines import Outcome, Score
-from fedkin.errors import MethodError, RunError
+from fedkin.errors import RunError
 from fedkin.folders import fsync_folder
 from fedkin.records import files, metrics, reading
+from fedkin.records.checkpoints import NEWEST, Checkpoints
 from fedkin.records.models import ModelContext, keep_models
 from fedkin.records.outcomes import FILE, write_outcomes
 from fedkin.tasks import METRICS, Task
@@ -70,6 +69,16 @@ def rounds_so_far(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for path in parts for line in path.read_text(encoding="utf-8").splitlines()]
 
 
+def check_samples(folder: Path, fingerprint: str) -> None:
+    """Raise RunError if a run began in this folder with clients or samples of another fingerprint."""
+    kept = folder / _FEDERATION
+    if kept.exists() and reading.record_in(kept, reading.Facts).fingerprint != fingerprint:
+        raise RunError(
+            f"{kept}: the clients or their samples are not those that this run began with, or this file is not as "
+            "it was written; use another folder"
+        )
+
+
 class Records:
     """The rows of a run; they stay in memory only if `folder` is None."""
 
@@ -79,14 +88,69 @@ class Records:
         self.figures: tuple[str, ...] = ("accuracy",)
         self.facts: Mapping[str, Any] = {}  # facts of the clients, if there is a folder
         self.rows: dict[str, list[Any]] = {name: [] for name in (*_TABLES, *_LINES)}
-        self.flushed = dict.fromkeys(self.rows, 0)
+        self.flushed = dict.fromkeys(self.rows, 0)  # numbers of rows in parts
         self.graphs: dict[int, Graph] = {}
         self.last_graph: str | None = None
         self.safe = 0  # the round of the newest checkpoint
         # Files of this run with their stamps, by their paths in the folder.
         self.sealed: dict[str, files.Stamp] = {}
 
-    # -- while running ----------------------------------------------------------------------------------------
+    # -- beginning, or going on from a checkpoint ----------------------------------------------------------------------
+
+    def begin(self, task: Task, facts: Callable[[], Mapping[str, Any]]) -> tuple[int, dict[str, Any]] | None:
+        """Write `federation.json`, read the rows up to the newest good checkpoint, and drop newer rows.
+
+        facts: a function that returns the facts of the clients. It reads samples, so it is called only for a folder.
+        Returns (round, state), or None if no checkpoint was ever written, so that the run begins at round 0. Raises
+        RunError if the samples are not those that the run began with, or if there were checkpoints and none is good.
+        """
+        self.metric, self.figures = task.metric, tuple(metric.name for metric in task.figures)
+        if self.folder is None:
+            return None
+        now = facts()
+        check_samples(self.folder, now["fingerprint"])
+        self.redescribe(now)
+        checkpoint = Checkpoints(self.folder).choose()
+        if checkpoint is None:
+            self._drop_after(0)
+            return None
+        self.sealed |= {
+            name: stamp for name, stamp in checkpoint.seal.files.items() if not name.startswith("checkpoint/")
+        }
+        self.last_graph, self.safe = checkpoint.state.pop("graph"), checkpoint.round
+        self._read_parts(checkpoint.round)
+        self._drop_after(checkpoint.round)
+        return checkpoint.round, checkpoint.state
+
+    def _read_parts(self, round: int) -> None:
+        """Read the rows up to this round, and remove parts that are not under the checkpoint's seal."""
+        assert self.folder is not None
+        for path in sorted((self.folder / "parts").glob("*")):
+            file = f"parts/{path.name}"
+            match = re.fullmatch(r"(\w+)-(\d+)\.(parquet|jsonl)", path.name)
+            if file not in self.sealed or match is None:
+                if file != NEWEST:
+                    path.unlink()
+                continue
+            rows = self._rows_in(path, match[1])
+            if len(rows) != self.sealed[file].rows:
+                raise RunError(f"{path}: {len(rows)} rows, written were {self.sealed[file].rows}; {reading.MEND}")
+            self.rows[match[1]] += rows
+        if [row["round"] for row in self.rows["rounds"]] != list(range(1, round + 1)):
+            raise RunError(f"{self.folder / 'parts'}: rows of some rounds up to {round} are not there; {reading.MEND}")
+        self.flushed = {name: len(rows) for name, rows in self.rows.items()}
+
+    def _drop_after(self, round: int) -> None:
+        """Remove graphs and features of later rounds; after round 0, parts, checkpoints and models too."""
+        assert self.folder is not None
+        for place in ("parts", "checkpoint", "models") if not round else ():
+            shutil.rmtree(self.folder / place, ignore_errors=True)
+        for place, kind in (("graphs", "npz"), ("features", "safetensors")):
+            for number, path in reading.files_in(self.folder / place, kind).items():
+                if number > round:
+                    path.unlink()
+
+    # -- while running -------------------------------------------------------------------------------------------------
 
     def add(
         self, row: Mapping[str, Any], timing: Mapping[str, Any], outcome: Outcome, scores: Mapping[str, Score]
@@ -99,11 +163,8 @@ class Records:
             figures = score.figures or (metrics.value_of(score),) * len(self.figures)
             loss = score.loss if math.isfinite(score.loss) else None
             self.rows["clients"].append((outcome.round, id, score.n, loss, *figures))
-        if outcome.graph is not None:
-            digest = outcome.graph.digest()
-            # In large federations, the groups stay the same for most of a run.
-            if digest == self.last_graph:
-                return
+        # In large federations, the groups stay the same for most of a run.
+        if outcome.graph is not None and (digest := outcome.graph.digest()) != self.last_graph:
             self.last_graph = digest
             if self.folder is None:
                 self.graphs[outcome.round] = outcome.graph
@@ -132,6 +193,13 @@ class Records:
         Checkpoints(self.folder).write(round, {"round": round, "graph": self.last_graph, **state}, stamps)
         self.safe = round
 
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def redescribe(self, facts: Mapping[str, Any]) -> None:
+        """Write `federation.json` with these facts of the clients, including clients that joined after the start."""
+        if self.folder is not None:
+            self.facts, self.sealed[_FEDERATION] = facts, files.write_json(self.folder / _FEDERATION, facts)
+
     def finish(self, scores: Mapping[str, Score]) -> None:
         """Write the complete tables, and the outcomes of single samples from the last evaluation's scores."""
         if self.folder is None:
@@ -155,89 +223,16 @@ class Records:
         if self.folder is not None:
             files.conclude(self.folder, self.sealed, summary)
 
-    def describe(self, task: Task, facts: Callable[[], Mapping[str, Any]]) -> None:
-        """Write `federation.json`, or check that a resumed run began with the same samples.
-
-        facts: a function that returns the facts of the clients. It reads samples, so it is called only for a folder.
-        """
-        self.metric, self.figures = task.metric, tuple(metric.name for metric in task.figures)
-        if self.folder is None:
-            return
-        kept, now = self.folder / _FEDERATION, facts()
-        if kept.exists() and reading.record_in(kept, reading.Facts).fingerprint != now["fingerprint"]:
-            raise RunError(
-                f"{kept}: the clients or their samples are not those that this run began with, or this file is not as "
-                "it was written; use another folder"
-            )
-        self.redescribe(now)
-
-    def redescribe(self, facts: Mapping[str, Any]) -> None:
-        """Write `federation.json` with these facts of the clients, including clients that joined after the start."""
-        if self.folder is not None:
-            self.facts, self.sealed[_FEDERATION] = facts, files.write_json(self.folder / _FEDERATION, facts)
-
     def all_graphs(self) -> Mapping[int, Graph | Path]:
         """The graphs or their files, by the round in which they changed."""
         return self.graphs if self.folder is None else reading.files_in(self.folder / "graphs", "npz")
 
-    def _schemas(self) -> dict[str, pa.Schema]:
-        return {"clients": client_schema(*self.figures), "messages": MESSAGES}
+    # -- rows in tables and files --------------------------------------------------------------------------------------
 
-    # -- resuming ------------------------------------------------------------------------------------------------
-
-    def begin(self, task: Task, facts: Callable[[], Mapping[str, Any]]) -> tuple[int, dict[str, Any]] | None:
-        """Describe the federation, read the rows up to the newest good checkpoint, and drop newer rows.
-
-        Returns (round, state), or None if no checkpoint was ever written, so that the run begins at round 0. Raises
-        RunError if there were checkpoints and none is good.
-        """
-        self.describe(task, facts)
-        if self.folder is None:
-            return None
-        checkpoint = Checkpoints(self.folder).choose()
-        if checkpoint is None:
-            self._drop_after(0)
-            return None
-        self.sealed |= {
-            name: stamp for name, stamp in checkpoint.seal.files.items() if not name.startswith("checkpoint/")
-        }
-        self.last_graph, self.safe = checkpoint.state.pop("graph"), checkpoint.round
-        self._read_parts(checkpoint.round)
-        return checkpoint.round, checkpoint.state
-
-    def _read_parts(self, round: int) -> None:
-        assert self.folder is not None
-        for path in sorted((self.folder / "parts").glob("*")):
-            file = f"parts/{path.name}"
-            match = re.fullmatch(r"(\w+)-(\d+)\.(parquet|jsonl)", path.name)
-            if file not in self.sealed or match is None:
-                if file != NEWEST:
-                    path.unlink()
-                continue
-            rows = self._rows_in(path, match[1])
-            if len(rows) != self.sealed[file].rows:
-                raise RunError(f"{path}: {len(rows)} rows, written were {self.sealed[file].rows}; {reading.MEND}")
-            self.rows[match[1]] += rows
-        if [row["round"] for row in self.rows["rounds"]] != list(range(1, round + 1)):
-            raise RunError(f"{self.folder / 'parts'}: rows of some rounds up to {round} are not there; {reading.MEND}")
-        self.flushed = {name: len(rows) for name, rows in self.rows.items()}
-        self._drop_after(round)
-
-    def _rows_in(self, path: Path, name: str) -> list[Any]:
-        """Read a file with rows of a table or lines."""
-        if name in _TABLES:
-            return reading.rows_in(reading.table_of(path, self._schemas()[name]))
-        return reading.lines_in(path, reading.RoundLine if name == "rounds" else reading.TimingLine)
-
-    def _drop_after(self, round: int) -> None:
-        """Remove graphs and features of later rounds; after round 0, parts, checkpoints and models too."""
-        assert self.folder is not None
-        for place in ("parts", "checkpoint", "models") if not round else ():
-            shutil.rmtree(self.folder / place, ignore_errors=True)
-        for place, kind in (("graphs", "npz"), ("features", "safetensors")):
-            for number, path in reading.files_in(self.folder / place, kind).items():
-                if number > round:
-                    path.unlink()
+    def table(self, name: str, rows: list[Any] | None = None) -> pa.Table:
+        """Return these rows of "clients" or "messages" as a table; None: all of them."""
+        rows, columns = self.rows[name] if rows is None else rows, self._schemas()[name]
+        return pa.table([list(column) for column in zip(*rows, strict=True)] or [[] for _ in columns], schema=columns)
 
     def _write_rows(self, file: str, name: str, rows: list[Any]) -> files.Stamp:
         """Write rows of a table or lines into a file of the folder."""
@@ -249,142 +244,15 @@ class Records:
         stamp = files.write_with(self.folder / file, lambda partial: pq.write_table(table, partial), sync=False)
         return stamp._replace(rows=len(rows))
 
-    def table(self, name: str, rows: list[Any] | None = None) -> pa.Table:
-        """Return these rows of "clients" or "messages" as a table; None: all of them."""
-        rows, columns = self.rows[name] if rows is None else rows, self._schemas()[name]
-        return pa.table([list(column) for column in zip(*rows, strict=True)] or [[] for _ in columns], schema=columns)
+    def _rows_in(self, path: Path, name: str) -> list[Any]:
+        """Read a file with rows of a table or lines."""
+        if name in _TABLES:
+            return reading.rows_in(reading.table_of(path, self._schemas()[name]))
+        return reading.lines_in(path, reading.RoundLine if name == "rounds" else reading.TimingLine)
+
+    def _schemas(self) -> dict[str, pa.Schema]:
+        return {"clients": client_schema(*self.figures), "messages": MESSAGES}
 
 
 def _ending(name: str) -> str:
     return "parquet" if name in _TABLES else "jsonl"
-
-
-NEWEST = "parts/newest.json"
-_EXPERIMENT = "experiment.toml"
-# A run can be resumed without these files: each is only a result of one round.
-_RESULTS = ("graphs/", "features/")
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """An unchanged checkpoint: its round, the state, and its seal."""
-
-    round: int
-    state: dict[str, Any]
-    seal: files.Seal
-
-
-class Checkpoints:
-    """The checkpoints in a run's folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.place = folder, folder / "checkpoint"
-
-    def write(self, round: int, state: Mapping[str, Any], stamps: Mapping[str, files.Stamp]) -> None:
-        """Write a checkpoint and its seal, which includes `stamps`; keep one older checkpoint and remove the others."""
-        name = f"round-{round:06d}"
-        older = [number for number in self._rounds() if number < round]
-        sealed = dict(stamps)
-        if (self.folder / _EXPERIMENT).exists():
-            sealed[_EXPERIMENT] = files.stamp_of(self.folder / _EXPERIMENT)
-
-        def seal(stamp: files.Stamp) -> None:
-            files.write_seal(self.place / f"{name}.json", sealed | {f"checkpoint/{name}.safetensors": stamp}, round)
-
-        files.write_with(self.place / f"{name}.safetensors", lambda file: codec.write(state, file), before=seal)
-        files.write_json(self.folder / NEWEST, round)
-        self.keep({round, max(older, default=round)})
-
-    def keep(self, rounds: set[int]) -> None:
-        """Remove all checkpoints except those of these rounds."""
-        for kind in ("safetensors", "json"):
-            for round, path in reading.files_in(self.place, kind).items():
-                if round not in rounds:
-                    path.unlink()
-
-    def choose(self) -> Checkpoint | None:
-        """Return the newest unchanged checkpoint; None if no checkpoint was ever written.
-
-        Logs what is wrong with a newer one. Raises RunError if no checkpoint is left to resume from.
-        """
-        checkpoint, wrong = self.survey()
-        if checkpoint is None:
-            if wrong:
-                raise RunError(f"{next(iter(wrong.values()))}; no checkpoint is left to go on from: {reading.MEND}")
-            return None
-        if wrong:
-            files.say("%s", f"{next(iter(wrong.values()))}; going on from the checkpoint of round {checkpoint.round}")
-            files.write_json(self.folder / NEWEST, checkpoint.round)
-        for lost in self.lost(checkpoint):
-            files.say("%s", f"{lost}; going on without it")
-        self.keep({checkpoint.round, *(round for round in self._rounds() if round < checkpoint.round)})
-        return checkpoint
-
-    def lost(self, checkpoint: Checkpoint) -> list[str]:
-        """Return the problems of results of single rounds, without which the run can be resumed."""
-        sealed = checkpoint.seal.files
-        return files.faults(self.folder, sealed, (name for name in sealed if name.startswith(_RESULTS)))
-
-    def survey(self, all: bool = False) -> tuple[Checkpoint | None, dict[int, str]]:
-        """Return the newest unchanged checkpoint, and what is wrong with newer ones, by round.
-
-        all: whether to check older checkpoints too.
-        """
-        newest, wrong = None, {}
-        for round in sorted({*self._rounds(), *self._noted()}, reverse=True):
-            try:
-                checkpoint = self.read(round)
-                newest = newest or checkpoint
-            except RunError as error:
-                wrong[round] = str(error)
-            if newest is not None and not all:
-                break
-        return newest, wrong
-
-    def read(self, round: int) -> Checkpoint:
-        """Read the checkpoint of this round; raises RunError for the first changed file."""
-        name = f"round-{round:06d}"
-        path, sealed = (self.place / f"{name}.{kind}" for kind in ("safetensors", "json"))
-        for each in (path, sealed):
-            if not each.exists():
-                raise RunError(f"{each}: {files.GONE}")
-        seal = files.read_seal(sealed)
-        if f"checkpoint/{path.name}" not in seal.files or seal.round != round:
-            raise RunError(f"{sealed}: not the seal of this checkpoint")
-        if files.faults(self.folder, seal.files, [_EXPERIMENT]):
-            raise RunError(
-                f"{path}: the checkpoint of another run: its settings are not those of {self.folder / _EXPERIMENT}"
-            )
-        if wrong := files.faults(self.folder, seal.files, (n for n in seal.files if not n.startswith(_RESULTS))):
-            raise RunError(wrong[0])
-        return Checkpoint(round, _state_in(path, round), seal)
-
-    def _rounds(self) -> list[int]:
-        return sorted(reading.files_in(self.place, "safetensors"))
-
-    def _noted(self) -> list[int]:
-        """Return [round of the newest checkpoint], as noted in a file after it was written; empty without a note."""
-        path = self.folder / NEWEST
-        if not path.exists():
-            return []
-        try:
-            round = files.read_json(path)
-            if not isinstance(round, int):
-                raise RunError(f"{path}: expected the round of the newest checkpoint")
-        except RunError:
-            if self._rounds():  # each checkpoint has its own seal, so the note is not needed
-                return []
-            raise
-        return [round]
-
-
-def _state_in(path: Path, round: int) -> dict[str, Any]:
-    """Read the state of a checkpoint; raises RunError if it is not that of this round."""
-    try:
-        state = codec.read(path)
-        if state.pop("round") != round:
-            raise ValueError("it is of another round")
-        dict(state["engine"], **state["seconds"])
-    except (MethodError, KeyError, TypeError, ValueError, OSError) as error:
-        raise RunError(f"{path}: not a checkpoint ({error})") from None
-    return state

@@ -20,13 +20,13 @@ from fedkin.engines import Outcome, Score
 from fedkin.engines.results import SERVER
 from fedkin.errors import IN_PYTHON, ConfigError, GraphError, RunError, nearest
 from fedkin.graph import Graph, load_graph
-from fedkin.methods import METHODS
-from fedkin.records import metrics, reading
+from fedkin.records import reading
 from fedkin.records.files import RESULT, describe_state_folder, faults, is_state, read_json, seal_of
+from fedkin.records.metrics import metric_of, value_of
 from fedkin.records.models import INDEX, StoredModels
 from fedkin.records.outcomes import read_outcomes
 from fedkin.records.recorder import MESSAGES, client_schema
-from fedkin.settings import differing, flat
+from fedkin.settings import flat
 from fedkin.tasks import Metric
 
 _LARGEST_WEIGHT = 1e100  # sums and distances of larger weights are infinite
@@ -103,7 +103,7 @@ class Result:
     @cached_property
     def metric(self) -> Metric:
         """The metric by which the clients are compared."""
-        return metrics.metric_of(self.summary)
+        return metric_of(self.summary)
 
     @property
     def figures(self) -> Mapping[str, Any]:
@@ -124,7 +124,7 @@ class Result:
     @cached_property
     def values(self) -> dict[str, float]:
         """The metric of each client that takes part, after the last evaluation, without unknown values."""
-        values = {id: metrics.value_of(one) for id, one in sorted(self.scores.items()) if id not in self.unseen}
+        values = {id: value_of(one) for id, one in sorted(self.scores.items()) if id not in self.unseen}
         return {id: value for id, value in values.items() if value is not None}
 
     @cached_property
@@ -208,7 +208,7 @@ class Result:
         each = {id: figure_interval(name, one, level) for id, one in self.outcomes.items()}
         if not self.outcomes:
             for id, score in sorted(self.scores.items()):
-                if (value := metrics.value_of(score)) is not None:
+                if (value := value_of(score)) is not None:
                     each[id] = counted_interval(name, value, score.n, level)
         return {id: interval for id, interval in each.items() if interval is not None}
 
@@ -266,9 +266,11 @@ class Result:
             raise ConfigError(f"to_frame: no table {what!r}; {nearest(what, _TABLES)}")
         if what == "rounds":
             return framed_rows(self.rounds)
-        table, rounds = self.message_table if what == "messages" else self.client_table, self.client_table["round"]
-        columns = (table.filter(pc.equal(rounds, pc.max(rounds))) if what == "last" else table).to_pydict()
-        for name, values in self.metrics.items() if what == "last" else ():
+        if what != "last":
+            return framed((self.message_table if what == "messages" else self.client_table).to_pydict())
+        rounds = self.client_table["round"]
+        columns = self.client_table.filter(pc.equal(rounds, pc.max(rounds))).to_pydict()
+        for name, values in self.metrics.items():
             columns[name] = [values.get(id) for id in columns["client"]]
         return framed(columns)
 
@@ -286,7 +288,7 @@ def read_run(folder: Path) -> Result:
     if wrong := faults(folder, seal_of(folder).files, RESULT):
         raise RunError(f"{wrong[0]}; {reading.MEND}")
     summary = reading.summary_in(folder / "summary.json")
-    metric = metrics.metric_of(summary)
+    metric = metric_of(summary)
     rounds = reading.lines_in(folder / "rounds.jsonl", reading.RoundLine)
     for number, row in enumerate(rounds, 1):
         reading.check_metric(row, metric, f"{folder / 'rounds.jsonl'}: line {number}")
@@ -397,85 +399,3 @@ def framed(columns: Mapping[str, list[Any]]) -> Any:
 
 def _short(value: float | None) -> str:
     return "" if value is None else f"{value:.4g}"
-
-
-@dataclass(frozen=True)
-class Listed:
-    """A run folder: its settings as a table, its summary (None before the run is finished), and its safe rounds.
-
-    rounds: all rounds of a finished run; else the rounds up to the last checkpoint, from which the run is resumed.
-    """
-
-    folder: Path
-    settings: Mapping[str, Any]
-    summary: Mapping[str, Any] | None
-    rounds: int
-
-    @property
-    def method(self) -> str:
-        """The name of the method."""
-        return str(self.settings.get("method", {}).get("name", "?"))
-
-    @property
-    def seed(self) -> int | None:
-        """The seed; None if the settings have no seed."""
-        seed: int | None = self.settings.get("run", {}).get("seed")
-        return seed
-
-    @property
-    def planned(self) -> int:
-        """The number of rounds in the settings."""
-        return int(self.settings.get("training", {}).get("rounds", 0))
-
-    def figures(self) -> dict[str, float]:
-        """Return the figures of the run by name; empty before the run is finished.
-
-        They are the mean of the task's metric over clients and its spread, the recovery of planted groups, the bytes in
-        both directions, and the seconds.
-        """
-        if self.summary is None:
-            return {}
-        metric = metrics.metric_of(self.summary).name
-        values = flat({name: self.summary.get(name) for name in (metric, "groups", "bytes", "seconds")})
-        names = [f"{metric}.{name}" for name in ("mean", "worst10", "worst20", "std", "loss")]
-        names += ["groups.found", "groups.ari", "groups.nmi", "bytes.up", "bytes.down", "seconds.total"]
-        figures = {name.replace(".", " "): float(values[name]) for name in names if name in values}
-        # Between peers, each message is one peer's upload and another peer's download.
-        peers = self.method in METHODS and METHODS[self.method].kind == "peer"
-        return figures | {"bytes sent": figures["bytes up"] + (0.0 if peers else figures["bytes down"])}
-
-
-def listed(folders: Iterable[Path]) -> list[Listed]:
-    """List all runs in these folders and below them, by path; raises RunError for a folder that does not exist."""
-    runs = set()
-    for folder in folders:
-        if not folder.is_dir():
-            raise RunError(f"{folder}: no such folder; name one that holds runs, for example runs/")
-        runs |= set(reading.runs_below(folder))
-    return [read_listed(folder) for folder in sorted(runs)]
-
-
-def read_listed(folder: Path) -> Listed:
-    """Read the run in this folder; raises RunError if there is none, or if one of its files is damaged."""
-    path, end = folder / "experiment.toml", folder / "summary.json"
-    if is_state(folder):
-        raise RunError(describe_state_folder(folder))
-    if not path.is_file():
-        raise RunError(f"{folder}: no experiment.toml, so this is no run folder")
-    if (folder / "plan.json").is_file():
-        runs = reading.runs_below(folder)
-        hint = f"name a run inside it, for example {min(runs)}" if runs else "there is no run in it yet"
-        raise RunError(f"{folder}: no run but a comparison or a tuning, which holds runs; {hint}")
-    settings = reading.settings_in(path)
-    if not end.is_file():
-        rounds = reading.files_in(folder / "checkpoint", "safetensors")
-        return Listed(folder, settings, None, max(rounds, default=0))
-    summary = reading.summary_in(end)
-    return Listed(folder, settings, summary, summary["rounds"])
-
-
-def listed_difference(one: Listed, other: Listed) -> tuple[list[tuple[str, Any, Any]], list[tuple[str, float, float]]]:
-    """Return (settings that differ, figures that both runs have), each as (name, value in one, value in other)."""
-    reached, against = one.figures(), other.figures()
-    figures = [(name, reached[name], against[name]) for name in reached if name in against]
-    return differing(one.settings, other.settings), figures

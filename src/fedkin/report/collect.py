@@ -13,16 +13,16 @@ from typing import Any
 from fedkin.analysis.intervals import added
 from fedkin.errors import RunError
 from fedkin.records import reading
-from fedkin.records.comparison import figures_of, mean_and_sd, unequal_conditions
+from fedkin.records.comparison import figures_of, figures_over_seeds, unequal_conditions
 from fedkin.records.metrics import privacy_sentence
 from fedkin.records.run import Result, find_runs, read_run, unfinished
 from fedkin.report import ranks
 from fedkin.report.features import FeatureBudget, features_of
 from fedkin.report.graphs import evenly, graph_of, pack_values, sharing_of
-from fedkin.report.runs import ReportRun, counterpart, folder_of, given_of, report_runs, verdicts_of
+from fedkin.report.runs import FEDAVG, LOCAL, ReportRun, counterpart, folder_of, given_of, report_runs, verdicts_of
 from fedkin.report.sections import measures_of, missing_of, phases_of, risks_of
+from fedkin.report.sentence import Subject, headline, sentence
 from fedkin.report.units import student
-from fedkin.report.words import FEDAVG, LOCAL, Subject, headline, sentence
 
 # Largest numbers of points of all clients' curves, and of rounds of all methods' curves: above, rounds are left out.
 _CURVE_POINTS = 400_000
@@ -53,7 +53,11 @@ def collect(places: Sequence[Path]) -> dict[str, Any]:
         "seeds": seeds, "student": [student(count) for count in range(len(seeds) + 1)],
         "runs": rows, "federations": federations,
         "table": [_row(label, of_method, runs) for label, of_method in by_label.items()],
-        "phases": phases_of(by_label), "warnings": _warnings(reported), "events": _client_events(reported),
+        "phases": {
+            label: phases for label, of_method in by_label.items()
+            if (phases := phases_of([entry.run for entry in of_method]))
+        },
+        "warnings": _warnings(reported), "events": _client_events(reported),
         "unlike": [] if about.tuned else unequal_conditions({entry.title: entry.run for entry in reported}),
         "missing": missing_of(reported), "privacy": _privacy(reported),
         "measures": measures_of(by_label),
@@ -178,29 +182,23 @@ def _has_figures(row: Mapping[str, Any], metric: str) -> bool:
 
 def _row(label: str, of_method: Sequence[ReportRun], runs: Sequence[Result]) -> dict[str, Any]:
     """A method's row: for each figure, [mean over seeds, half its 95 % interval], or None if unknown."""
-    by_figure: dict[str, list[float | None]] = defaultdict(list)
+    figures = []
     for entry in of_method:
         run = entry.run
         # Only if higher is better: shares of an error say nothing about fairness.
         last = list(run.values.values()) if run.metric.higher else []
-        figures = {
+        figures.append({
             **figures_of(run, entry.gain), "events": _events(run), "entropy": ranks.entropy(last),
             "jain": ranks.jain(last),
-        }  # fmt: skip
-        for name, value in figures.items():
-            by_figure[name].append(value)
+        })  # fmt: skip
+    half = student(len(of_method))
     return {
         "label": label,
         "seeds": len(of_method),
         "given": given_of(entry.run for entry in of_method),
-        **{name: _mean_and_half_interval(values) for name, values in by_figure.items()},
+        **{name: pair and [pair[0], half * pair[1]] for name, pair in figures_over_seeds(figures).items()},
         "adds": _adds([entry.run for entry in of_method], runs),
     }
-
-
-def _mean_and_half_interval(values: Sequence[float | None]) -> list[float] | None:
-    pair = mean_and_sd(values)
-    return None if pair is None else [pair[0], student(len(values)) * pair[1]]
 
 
 def _adds(of_method: Sequence[Result], runs: Sequence[Result]) -> list[float] | None:

@@ -18,7 +18,7 @@ from fedkin.analysis.figures import class_overlap, correlation, mean_by_level
 from fedkin.graph import Graph
 from fedkin.graph.picture import places
 from fedkin.records.run import Result
-from fedkin.report.words import verdict_data
+from fedkin.report.verdicts import verdict_data
 
 Array = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]

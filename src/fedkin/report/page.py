@@ -11,10 +11,9 @@ from fedkin.graph.picture import embedded, library, unpacking
 from fedkin.records.comparison import COUNTED
 from fedkin.records.reading import FileSchema, record_in
 from fedkin.report.html import NONE, file_text, render, small
-from fedkin.report.runs import RULE
+from fedkin.report.runs import LOCAL, RULE
 from fedkin.report.sections import RISK_HEADS, missing_tables, risk_rows, traffic_tables
 from fedkin.report.units import megabytes, number_range
-from fedkin.report.words import LOCAL
 
 Data = Mapping[str, Any]
 

@@ -15,8 +15,8 @@ from fedkin.errors import ConfigError, RunError, imported, nearest
 from fedkin.records.files import write_bytes
 from fedkin.report.collect import collect
 from fedkin.report.page import has_curves, titles_in
+from fedkin.report.runs import FEDAVG, LOCAL
 from fedkin.report.units import half_interval
-from fedkin.report.words import FEDAVG, LOCAL
 
 PARTS = ("table", "curves", "gains", "graph")
 # Okabe and Ito's colours, as on the page; FedAvg and Local always have the same colours.

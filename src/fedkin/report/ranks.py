@@ -160,18 +160,11 @@ def ranking(runs: Sequence[Entry], higher: bool) -> Ranking | None:
     if len(methods) < 2:
         return None
     several = len({run.federation for run in runs}) > 1
+    kind, advice, meaning = _FEDERATIONS if several else _SEEDS
     blocks: dict[str, dict[str, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
     for run in runs:
         if run.mean is not None:
             blocks[run.federation if several else str(run.seed)][run.method][run.seed] = run.mean
-    return _compare_over(blocks, methods, higher, *(_FEDERATIONS if several else _SEEDS))
-
-
-def _compare_over(
-    blocks: Mapping[str, Mapping[str, Mapping[int, float]]], methods: Sequence[str], higher: bool,
-    kind: str, advice: str, meaning: str,
-) -> Ranking:  # fmt: skip
-    """Compare the methods over blocks of this kind: means by block, method and seed."""
     rows = list(filter(None, (_means(block, methods) for block in blocks.values())))
     counted = plural(len(rows), kind)
     if len(blocks) > len(rows):

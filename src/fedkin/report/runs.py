@@ -16,6 +16,7 @@ from fedkin.records.comparison import Gains, gains_over
 from fedkin.records.controls import named, split_control
 from fedkin.records.run import Result
 
+LOCAL, FEDAVG = "local", "fedavg"
 _NETWORKED = ("network", "peer")  # engines
 # Settings that two runs must share so that only their methods differ.
 _SECTIONS = ("data", "scenario", "model", "training")
@@ -53,7 +54,7 @@ def report_runs(runs: Sequence[Result]) -> list[ReportRun]:
     titles = titles_of(runs, labels)
     reported = []
     for run, label in zip(runs, labels, strict=True):
-        local = None if run.method == "local" else counterpart(run, runs, "local")
+        local = None if run.method == LOCAL else counterpart(run, runs, LOCAL)
         try:
             gain = None if local is None else gains_over(run, local)
         except ValueError as error:
@@ -170,17 +171,13 @@ def verdicts_of(reported: ReportRun, ids: Sequence[str]) -> dict[str, Any] | Non
     intervals = {id: _rounded_bounds(bounds) for id, bounds in run.intervals().items() if id not in run.unseen}
     if not (events or withheld or intervals):
         return None
-    columns: dict[str, Mapping[str, Any]] = {"own": intervals, "events": events, **_gain_columns(reported.gain)}
-    return {name: [values.get(id) for id in ids] for name, values in columns.items()} | {"withheld": withheld}
-
-
-def _gain_columns(gains: Gains | None) -> dict[str, Mapping[str, Any]]:
-    """Interval and verdict of each client's gain, by id."""
-    sure = {} if gains is None else gains.sure
-    return {
+    sure = {} if reported.gain is None else reported.gain.sure
+    columns: dict[str, Mapping[str, Any]] = {
+        "own": intervals, "events": events,
         "gain": {id: _rounded_bounds(difference[1:3]) for id, (difference, _) in sure.items()},
         "verdict": {id: verdict for id, (_, verdict) in sure.items()},
-    }
+    }  # fmt: skip
+    return {name: [values.get(id) for id in ids] for name, values in columns.items()} | {"withheld": withheld}
 
 
 def _withheld(reported: ReportRun) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -141,31 +141,26 @@ def phases_in(run: Result) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def phases_of(by_label: Mapping[str, Sequence[ReportRun]]) -> list[dict[str, Any]]:
-    """Each method's phases, mean over its runs; `once`: whether the phase is `once` in all runs that have it."""
-    return [
-        {"label": label, **phase}
-        for label, reported in by_label.items() for phase in _phases_of_method([entry.run for entry in reported])
-    ]  # fmt: skip
-
-
-def _phases_of_method(runs: Sequence[Result]) -> Iterator[dict[str, Any]]:
+def phases_of(runs: Sequence[Result]) -> list[dict[str, Any]]:
+    """A method's phases, mean over its runs; `once`: whether the phase is `once` in all runs that have it."""
     by_phase: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for run in runs:
         for phase in phases_in(run):
             by_phase[phase["phase"], phase["way"]].append(phase)
     clients = statistics.fmean(len(run.client_facts) - len(run.unseen) for run in runs)
     rounds = statistics.fmean(int(run.summary["rounds"]) for run in runs)
-    for (name, way), same in by_phase.items():
-        yield {
+    return [
+        {
             "phase": name, "way": way, "once": all(phase["once"] for phase in same),
             "rounds": statistics.fmean(phase["rounds"] for phase in same), "ofRounds": rounds, "clients": clients,
             **{what: sum(phase[what] for phase in same) / len(runs) for what in ("messages", "bytes", "floats")},
-        }  # fmt: skip
+        }
+        for (name, way), same in by_phase.items()
+    ]  # fmt: skip
 
 
-def traffic_tables(phases: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> dict[str, Any]:
-    """Two tables: one-time and repeated traffic of each method, and the traffic of every phase."""
+def traffic_tables(phases: Mapping[str, Sequence[Mapping[str, Any]]], titles: Mapping[str, str]) -> dict[str, Any]:
+    """Two tables: one-time and repeated traffic of each method, and the traffic of every phase. phases: by label."""
     heads = [
         "method",
         ("once, a client", "what is sent once, over the number of clients"),
@@ -175,19 +170,16 @@ def traffic_tables(phases: Sequence[Mapping[str, Any]], titles: Mapping[str, str
         ("repeated, in all", "all other messages of the run"),
         ("share once", "of all bytes"),
     ]
-    rows = [
-        [titles[label], *_traffic_cells([phase for phase in phases if phase["label"] == label])]
-        for label in dict.fromkeys(phase["label"] for phase in phases)
-    ]
+    rows = [[titles[label], *_traffic_cells(of_method)] for label, of_method in phases.items()]
     names = ("method", "phase", "way", "when", "messages", "bytes", "bytes a client", "floats", "floats a client")
     every = [
         [
-            titles[phase["label"]], phase["phase"], _WAYS[phase["way"]],
+            titles[label], phase["phase"], _WAYS[phase["way"]],
             "once" if phase["once"] else f"in {phase['rounds']:,.0f} of {phase['ofRounds']:,.0f} rounds",
             f"{phase['messages']:,.0f}", megabytes(phase["bytes"]), megabytes(phase["bytes"] / phase["clients"]),
             f"{phase['floats']:,.0f}", f"{phase['floats'] / phase['clients']:,.0f}",
         ]
-        for phase in phases
+        for label, of_method in phases.items() for phase in of_method
     ]  # fmt: skip
     return {"heads": heads, "rows": rows, "names": names, "every": every}
 

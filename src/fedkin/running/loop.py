@@ -14,7 +14,6 @@ from fedkin._version import __version__
 from fedkin.analysis.embeddings import measure
 from fedkin.engines import ENGINES, Engine, Outcome, Score, Setup
 from fedkin.engines.accounting import Clock
-from fedkin.engines.facts import facts_of
 from fedkin.engines.failures import TooFew, method_errors
 from fedkin.errors import IN_PYTHON, ConfigError, RunError
 from fedkin.federation import Federation
@@ -24,7 +23,7 @@ from fedkin.learning.models import Model
 from fedkin.records.files import remove_resume_files
 from fedkin.records.models import ModelContext, StoredModels
 from fedkin.records.outcomes import outcomes_of
-from fedkin.records.recorder import Records
+from fedkin.records.recorder import Records, check_samples
 from fedkin.records.run import Result, read_run
 from fedkin.running.experiment import Experiment, RunSettings
 from fedkin.running.summary import round_line, summary_of
@@ -248,7 +247,7 @@ def finished(experiment: Experiment, folder: Path, clients: Callable[[], Federat
     if experiment.inputs is not None and clients is not None:
         federation = clients()
         with locked(folder):
-            Records(folder).describe(federation.task, partial(facts_of, federation))
+            check_samples(folder, federation.fingerprint())
     with suppress(RunError), locked(folder):  # the run can be read even if tidying fails
         remove_resume_files(folder)
     return read_run(folder)

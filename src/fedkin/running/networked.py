@@ -35,9 +35,9 @@ from fedkin.network.registration import Registration, Shared
 from fedkin.network.server import NetworkEngine
 from fedkin.network.settings import NetworkSettings
 from fedkin.network.status import StatusFile
+from fedkin.records.checkpoints import Checkpoints
 from fedkin.records.files import SEAL, read_json, write_json, write_seal
 from fedkin.records.models import ModelContext, digest_of, keep_models
-from fedkin.records.recorder import Checkpoints
 from fedkin.records.run import Result
 from fedkin.running.experiment import Experiment, nets_for, part_of, public_from, without_none
 from fedkin.running.loop import Watcher, execute, finished
