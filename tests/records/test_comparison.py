@@ -20,11 +20,14 @@ def sentences(folder: Path, methods: list[str], *changes: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_unlike_rates_of_methods_are_said(tmp_path: Path) -> None:
+def test_unlike_settings_of_training_are_said(tmp_path: Path) -> None:
     methods = ["local", "fedavg", "fedavg@self"]
     assert sentences(tmp_path / "alike", methods) == []
     (text,) = sentences(tmp_path / "unlike", methods, "methods.fedavg.training.lr=0.7")
     assert text.startswith("learning rates differ (local: 0.3; fedavg: 0.7)")
+    assert sentences(tmp_path / "steps", methods, "methods.local.training.local_steps=3") == [
+        "training.local_steps differs (local: 3; fedavg: 5)"
+    ]
 
 
 @pytest.mark.slow

@@ -189,21 +189,27 @@ def _added(name: str, results: Mapping[str, Mapping[int, Result]]) -> dict[str, 
 
 
 def unequal_conditions(runs: Mapping[str, Result]) -> list[str]:
-    """Warn if methods differ in learning rate or in prior knowledge; runs: one run of each method, by its name."""
-    rates: dict[Any, list[str]] = {}
-    given: dict[str, list[str]] = {}
-    for name, run in runs.items():
-        if split_control(name)[1] is None:
-            rates.setdefault(run.settings.get("training", {}).get("lr"), []).append(name)
-            given.setdefault(", ".join(run.summary.get("given", ())), []).append(name)
+    """Warn if methods differ in a setting of training or in prior knowledge; runs: one run of each, by its name."""
+    methods = {name: run for name, run in runs.items() if split_control(name)[1] is None}
+    training = {name: run.settings.get("training", {}) for name, run in methods.items()}
     sentences = []
-    if len(rates) > 1:
-        named = _named_but_most({f"{lr:g}" if lr is not None else "none": names for lr, names in rates.items()})
-        sentences.append(f"learning rates differ ({named}): fedkin tune --equal gives all the same budget")
-    if len(given) > 1:
-        named = _named_but_most({text or "nothing": names for text, names in given.items()})
+    for key in dict.fromkeys(key for settings in training.values() for key in settings):
+        if named := _unlike({name: settings.get(key) for name, settings in training.items()}):
+            if key == "lr":
+                sentences.append(f"learning rates differ ({named}): fedkin tune --equal gives all the same budget")
+            else:
+                sentences.append(f"training.{key} differs ({named})")
+    if named := _unlike({name: ", ".join(run.summary.get("given", ())) or "nothing" for name, run in methods.items()}):
         sentences.append(f"not all methods are told the same ({named})")
     return sentences
+
+
+def _unlike(values: Mapping[str, Any]) -> str:
+    """List methods by their value, if not all have the same; empty if they have."""
+    methods: dict[str, list[str]] = {}
+    for name, value in values.items():
+        methods.setdefault(f"{value:g}" if isinstance(value, float) else str(value), []).append(name)
+    return _named_but_most(methods) if len(methods) > 1 else ""
 
 
 def _named_but_most(methods: Mapping[str, list[str]]) -> str:
