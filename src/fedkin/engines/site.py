@@ -243,19 +243,26 @@ class LocalSite(Site):
         """Return a copy of the release record in a client's state."""
         return dict(self.states[id].get(KEY, {})) if self.setup.privacy.on and id in self.states else {}
 
-    def _release_context(self, id: str, phase: str, request: Message | None = None) -> ReleaseContext:
-        return ReleaseContext(id, self.number, phase, request or Message(), self._release_record(id))
+    def _release_context(self, id: str, phase: str, request: Message) -> ReleaseContext:
+        return ReleaseContext(id, self.number, phase, request, self._release_record(id))
+
+    @contextmanager
+    def _releasing(self, id: str, phase: str, request: Message) -> Iterator[ReleaseContext]:
+        """Return a context for a release. It counts at once, also if the flow fails later or the round is undone."""
+        release = self._release_context(id, phase, request)
+        yield release
+        self._store(id, release.record)
 
     def _store(self, id: str, record: Mapping[str, Any], state: dict[str, Any] | None = None) -> None:
         """Store a client's release record with its state (None: the current state)."""
         state = self.view(id).state if state is None else state
         self.states[id] = {**state, KEY: record} if record else state
 
-    def keep_state(self, running: Running, record: Mapping[str, Any] | None = None) -> None:
-        """Store the state at the end of a flow. record: the client's release record (None: unchanged)."""
+    def keep_state(self, running: Running) -> None:
+        """Store the state at the end of a flow; the release record stays."""
         if self.setup.engine.min_replies and running.id not in self.undo_states:
             self.undo_states[running.id] = self.states.get(running.id)
-        self._store(running.id, self._release_record(running.id) if record is None else record, running.view.state)
+        self._store(running.id, self._release_record(running.id), running.view.state)
 
     def undo(self) -> None:
         """Restore the states from before this round; releases stay counted."""
@@ -339,51 +346,51 @@ class LocalSite(Site):
 
     def run_flows(
         self, ids: Sequence[str], start: Callable[[str], Running], phase: str, answers: Mapping[str, Any] | None = None
-    ) -> Iterator[Running]:
-        """Run the flows of many clients together; yield each when it ends or waits in Share.
+    ) -> Iterator[tuple[str, Running | None]]:
+        """Run the flows of many clients together; yield each, by id, when it ends or waits in Share; None: it failed.
 
         `start` is called for a client only when the executor has room, so that few flows run at once. answers: answers
-        for flows that began earlier and wait for them. A flow that fails is not yielded; its error is in `failures`.
+        for flows that began earlier and wait for them. The errors of flows that fail are in `failures`.
         """
         waiting, running = list(reversed(ids)), dict[str, Running]()
         while waiting or running:
-            stopped: list[Running] = []
+            stopped: list[tuple[str, Running | None]] = []
             with self.clock.of("local"), self.clock.of(f"local.{phase}"):
-                for flow, answer in self._ready(waiting, running, start, phase, answers or {}):
+                for id, done in self._ready(waiting, running):
                     try:
-                        if self._advance(flow, answer):
-                            running[flow.id] = flow
+                        if done is None:
+                            flow, answer = start(id), (answers or {}).get(id)
                         else:
-                            stopped.append(flow)
+                            flow, answer = running.pop(id), self._answer_of(*done, phase)
+                        if self._advance(flow, answer):
+                            running[id] = flow
+                        else:
+                            stopped.append((id, flow))
                     except Exception as error:  # not `failures.of`: a context is slower, and this runs for each client
-                        self.failures.note(error, flow.id, phase)
+                        self.failures.note(error, id, phase)
+                        stopped.append((id, None))
             yield from stopped
 
     def _ready(
-        self, waiting: list[str], running: dict[str, Running], start: Callable[[str], Running], phase: str,
-        answers: Mapping[str, Any],
-    ) -> Iterator[tuple[Running, Any]]:  # fmt: skip
-        """Yield flows with what they get: waiting ones while the executor has room, then running ones with results."""
+        self, waiting: list[str], running: Mapping[str, Running]
+    ) -> Iterator[tuple[str, tuple[FitJob | InferJob, Any] | None]]:  # fmt: skip
+        """Yield the ids of waiting flows while the executor has room, then those of running ones with (job, result)."""
         while waiting and self.executor.room > 0:
-            id = waiting.pop()
-            try:
-                flow = start(id)
-            except Exception as error:
-                self.failures.note(error, id, phase)
-                continue
-            yield flow, answers.get(id)
+            yield waiting.pop(), None
         for job, result in self.executor.collect() if running else ():
             assert not isinstance(job, ScoreJob)
-            flow = running.pop(job.id)
-            try:
-                if isinstance(result, FedkinError):
-                    raise result
-                self.work.add(job, result, self.operations.per_sample(job))
-                answer = self._attacked(job, result, phase)
-            except Exception as error:
-                self.failures.note(error, job.id, phase)
-                continue
-            yield flow, answer
+            yield job.id, (job, result)
+
+    def _answer_of(self, job: FitJob | InferJob, result: Any, phase: str) -> Any:
+        """Return what a flow gets for its job; raises the job's error. An adversary's fit of its model is changed."""
+        if isinstance(result, FedkinError):
+            raise result
+        self.work.add(job, result, self.operations.per_sample(job))
+        setup, id = self.setup, job.id
+        if id not in self.adversaries or not isinstance(job, FitJob) or job.net is not setup.net_of(id):
+            return result
+        draw = rng(setup.seed, id, self.number, f"{phase}.attack{self.steps[id, phase]}")
+        return self.attacks(result, job.params, draw)
 
     def _advance(self, running: Running, answer: Any) -> bool:
         """Resume a flow; returns True if it requests another job, and False if it shares or has ended."""
@@ -408,35 +415,26 @@ class LocalSite(Site):
         return True
 
     def _register_private_fit(self, running: Running, fit: Any) -> Private:
-        """Return the privacy of a requested fit; the fit counts at once, even if the flow fails later."""
+        """Return the privacy of a requested fit."""
         id, phase = running.id, running.phase
         if not isinstance(fit, Fit):
             raise RunError(
                 f"phase {phase!r} of method {self.setup.method.name!r} needs outputs of the samples, which "
                 "privacy.sample_epsilon does not protect; choose another method"
             )
-        release = self._release_context(id, phase, running.request)
-        private = self.releases.train(release, fit, self.clients_now[id].train)
-        self._store(id, release.record)
-        return private
-
-    def _attacked(self, job: FitJob | InferJob, result: Any, phase: str) -> Any:
-        """Return the result that the client's flow gets; the fit of an adversary's own model is changed."""
-        setup, id = self.setup, job.id
-        if id not in self.adversaries or not isinstance(job, FitJob) or job.net is not setup.net_of(id):
-            return result
-        draw = rng(setup.seed, id, self.number, f"{phase}.attack{self.steps[id, phase]}")
-        return self.attacks(result, job.params, draw)
+        with self._releasing(id, phase, running.request) as release:
+            return self.releases.train(release, fit, self.clients_now[id].train)
 
     def finish_reply(self, running: Running) -> Message:
         """Return the reply of an ended phase as it leaves the client, and store the client's state."""
         if not isinstance(running.result, Message):
             at, got = place_in(self.setup.method, running.phase), type(running.result).__name__
             raise MethodError(f"{at}phase {running.phase!r} at client {running.id!r} must return a Message, got {got}")
-        sent, release = running.result, self._release_context(running.id, running.phase, running.request)
+        sent = running.result
         if self.setup.privacy.on:
-            sent = self.releases.reply(release, sent)
-        self.keep_state(running, release.record)
+            with self._releasing(running.id, running.phase, running.request) as release:
+                sent = self.releases.reply(release, sent)
+        self.keep_state(running)
         return sent
 
     def outbox(self, running: Running, share: Share) -> Outbox:
@@ -451,17 +449,15 @@ class LocalSite(Site):
         if strangers:
             raise MethodError(f"peer {running.id!r} shares with {strangers[:5]}, which are not its neighbours")
         if self.setup.privacy.on:
-            release = self._release_context(running.id, share.phase)
-            messages = self.releases.shared(release, messages)
-            # Store this at once: releases count even if the peer fails later in this round.
-            self._store(running.id, release.record)
+            with self._releasing(running.id, share.phase, Message()) as release:
+                messages = self.releases.shared(release, messages)
         return Outbox(share.phase, messages)
 
     # -- requests to a site ---------------------------------------------------------------------------------------
 
     def replies(self, phase: str, messages: Mapping[str, Message]) -> Iterator[tuple[str, Message]]:
         if phase in STEPS:
-            yield from self._secure_replies(phase, messages)
+            yield from self._secure_replies(phase, messages).items()
             return
         for id, reply in self._method_replies(phase, messages):
             if self.setup.sums_securely:
@@ -472,59 +468,56 @@ class LocalSite(Site):
                     continue
             yield id, reply
 
-    def _secure_replies(self, step: str, messages: Mapping[str, Message]) -> Iterator[tuple[str, Message]]:
+    def _secure_replies(self, step: str, messages: Mapping[str, Message]) -> dict[str, Message]:
         """Answer a step of secure sums; the step with masked numbers runs a phase of the method."""
-        replies: Mapping[str, Message] = {}
+        replies, answers = dict[str, Message](), dict[str, Message]()
         if step == MASKED and messages:
             phase, _ = inner(next(iter(messages.values())))
             replies = dict(self._method_replies(phase, {id: inner(message)[1] for id, message in messages.items()}))
+            messages = {id: messages[id] for id in replies}
         for id, message in messages.items():
-            if step == MASKED and id not in replies:
-                continue
-            try:
+            with self.failures.of(id, step):
                 if id not in self.members:
                     least = self.setup.privacy.min_members
                     self.members[id] = SumMember(id, self.clients_now[id].size, self.signatures, least)
                 answer = self.members[id].answer(step, message, replies.get(id))
                 if step == MASKED:
                     check_plain(self.setup.method, phase, answer)
-            except Exception as error:
-                self.failures.note(error, id, step)
-                continue
-            yield id, answer
+                answers[id] = answer
+        return answers
 
     def _method_replies(self, phase: str, messages: Mapping[str, Message]) -> Iterator[tuple[str, Message]]:
         # A client without training samples, as an unseen client may be, cannot answer.
         waiting = deque(id for id in messages if self.clients_now[id].size)
         ready: dict[str, Message | None] = {}  # None: the client has failed
-        noted = len(self.failures.list)  # earlier failures belong to another exchange
-        for running in self.run_flows(list(waiting), lambda id: self.flow(id, phase, messages[id]), phase):
-            with self.failures.of(running.id, phase):
-                ready[running.id] = self.finish_reply(running)
+        for id, running in self.run_flows(list(waiting), lambda id: self.flow(id, phase, messages[id]), phase):
+            ready[id] = None
+            if running is not None:
+                with self.failures.of(id, phase):
+                    ready[id] = self.finish_reply(running)
             del running
-            ready |= {failure.id: None for failure in self.failures.list[noted:]}
-            noted = len(self.failures.list)
             while waiting and waiting[0] in ready:
-                id = waiting.popleft()
-                if (reply := ready.pop(id)) is not None:
-                    yield id, reply
-        yield from ((id, reply) for id in waiting if (reply := ready.pop(id, None)) is not None)
+                first = waiting.popleft()
+                if (reply := ready.pop(first)) is not None:
+                    yield first, reply
 
     def begin(self, neighbours: Mapping[str, frozenset[str]]) -> None:
         self.neighbours, self.peer_flows = neighbours, {}
 
     def step(self, inboxes: Mapping[str, dict[str, Message] | None]) -> dict[str, Outbox]:
         posts: dict[str, Outbox] = {}
-        for running in self.run_flows(list(inboxes), self._round_of, "round", inboxes):
-            with self.failures.of(running.id, "round"):
+        for id, running in self.run_flows(list(inboxes), self._round_of, "round", inboxes):
+            if running is None:
+                continue
+            with self.failures.of(id, "round"):
                 if (share := running.share) is None:
-                    del self.peer_flows[running.id]
+                    del self.peer_flows[id]
                     self.keep_state(running)
                 else:
                     try:
-                        posts[running.id] = self.outbox(running, share)
+                        posts[id] = self.outbox(running, share)
                     except BudgetSpent:
-                        posts[running.id] = Outbox(share.phase, {})  # it sends nothing, but still receives
+                        posts[id] = Outbox(share.phase, {})  # it sends nothing, but still receives
                         raise
         return {id: posts[id] for id in inboxes if id in posts}
 
@@ -545,8 +538,9 @@ class LocalSite(Site):
         return Running(id, "welcome", view, self.method().welcome(view))
 
     def welcome(self, ids: Iterable[str]) -> None:
-        for running in self.run_flows(list(ids), self._welcome_of, "welcome"):
-            self.keep_state(running)
+        for _, running in self.run_flows(list(ids), self._welcome_of, "welcome"):
+            if running is not None:
+                self.keep_state(running)
 
     def reports(self, ids: Iterable[str]) -> dict[str, Message]:
         reports: dict[str, Message] = {}
@@ -616,14 +610,14 @@ class LocalSite(Site):
             with self.failures.of(id, "use"):
                 used = self.model_or_flow(id, offer)
                 if isinstance(used, Running):
-                    flows[id], models[id] = used, {}  # the empty dict keeps the place of the client
+                    flows[id] = used
                 else:
                     models[id] = used
-        if flows:
-            with self.uncounted():
-                for running in self.run_flows(list(flows), flows.__getitem__, "use"):
-                    models[running.id] = running.result
-        return models if all(models.values()) else {id: params for id, params in models.items() if params}
+        with self.uncounted():
+            for id, running in self.run_flows(list(flows), flows.__getitem__, "use"):
+                if running is not None:
+                    models[id] = running.result
+        return {id: models[id] for id in offers if models.get(id)}
 
     def model_or_flow(self, id: str, offer: Message) -> Params | Running:
         """Return the client's current parameters, or a flow that computes them without changing the client's state."""
