@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import builtins
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import GeneratorType
@@ -20,6 +19,7 @@ from fedkin.engines.ledger import KEY, Page
 from fedkin.engines.privacy import BudgetSpent, Source, noised_in
 from fedkin.engines.releases import ReleaseContext, Releases
 from fedkin.engines.results import Outbox, Score
+from fedkin.engines.scoring import Scorer
 from fedkin.engines.secure_sums import MASKED, STEPS, MemoryKeys, Signatures, SumMember, check_plain, inner
 from fedkin.engines.setup import Setup
 from fedkin.engines.states import copy_for_flow
@@ -29,13 +29,11 @@ from fedkin.flow import Fit, Message, Params, PeerMethod, Share
 from fedkin.keys import key, rng
 from fedkin.learning.devices import exact, one_thread, opened
 from fedkin.learning.losses import class_means
-from fedkin.learning.metrics import values
 from fedkin.learning.net import head_of
 from fedkin.learning.private import Private
 from fedkin.learning.sgd import infer
 from fedkin.views import ClientView, PeerView, Sealed
 
-_TOGETHER = 4  # least number of clients in one scoring job of a model that many clients share
 _SAMPLES = 32  # samples per class and client, which are enough for a mean feature
 
 
@@ -185,9 +183,7 @@ class LocalSite(Site):
         self.releases = Releases(setup, self.next_request_number, noise, store)
         self.failures = Failures(setup.engine.errors == "stop")
         self.operations = Operations(setup.net, clients)
-        # Scores by the ids of model and test samples; both are stored, so that no other objects get these ids.
-        self.scored: dict[Hashable, tuple[Params, Samples, Score]] = {}
-        self.score_keys: dict[str, Hashable] = {}  # each client's key in `scored`
+        self.scorer = Scorer(setup, executor, self.failures)
         self.neighbours: Mapping[str, frozenset[str]] = {}
         self.peer_flows: dict[str, Running] = {}
         self.drifting = any(client.changes for client in clients.values())
@@ -298,7 +294,6 @@ class LocalSite(Site):
         self.turn_to(number)
         self.states.clear()
         self.states.update(states)
-        self.scored = {}
 
     def checkpoint(self, id: str) -> dict[str, Any]:
         """Return one client's part of a consistent checkpoint: its round, its state, and its progress in the round."""
@@ -550,59 +545,8 @@ class LocalSite(Site):
         return reports
 
     def scores(self, offers: Mapping[str, Message]) -> dict[str, Score]:
-        setup, models = self.setup, self.models(offers)
-        tests, names = {id: self.clients_now[id].test for id in models}, _model_names(models)
-        self.score_keys = {id: (names[id], builtins.id(tests[id])) for id in models}
-        self.scored = {at: self.scored[at] for at in self.score_keys.values() if at in self.scored}
-        errors = self._run_score_jobs(self._score_jobs(models, names), models)
-        scores: dict[str, Score] = {}
-        for id, at in self.score_keys.items():
-            if at in errors:
-                self.failures.note(errors[at], id, "evaluate")
-                continue
-            params, test, score = self.scored[at]
-            if setup.measures and not score.further:
-                score = score._replace(further=values(setup.measures, setup.net_of(id), params, test, id))
-                self.scored[at] = params, test, score
-            scores[id] = score
-        return scores
-
-    def _run_score_jobs(self, jobs: list[ScoreJob], models: Mapping[str, Params]) -> dict[Hashable, FedkinError]:
-        """Add the scores of these jobs to `scored`; returns errors, by the key of the score that is missing."""
-        errors: dict[Hashable, FedkinError] = {}
-        while jobs:
-            again: list[ScoreJob] = []
-            for job, results in self.executor.run(jobs):
-                assert isinstance(job, ScoreJob)
-                if not isinstance(results, FedkinError):
-                    for id, result in zip(job.ids, results, strict=True):
-                        test = self.clients_now[id].test
-                        self.scored[self.score_keys[id]] = models[id], test, Score(len(test), *result)
-                elif len(job.ids) > 1:
-                    # One of these clients failed: score each alone, so that the others get their scores.
-                    again += [replace(job, ids=(id,)) for id in job.ids]
-                else:
-                    errors[self.score_keys[job.ids[0]]] = results
-            jobs = again
-        return errors
-
-    def scored_model(self, id: str) -> Params:
-        """Return this client's model in the last scoring."""
-        return self.scored[self.score_keys[id]][0]
-
-    def _score_jobs(self, models: Mapping[str, Params], names: Mapping[str, Hashable]) -> list[ScoreJob]:
-        """Return jobs for the pairs of model and test samples that have no score yet, each pair once."""
-        firsts: dict[Hashable, dict[Hashable, str]] = {}
-        for id, at in self.score_keys.items():
-            if at not in self.scored:
-                firsts.setdefault(names[id], {}).setdefault(at, id)
-        jobs = []
-        for ids in (tuple(of_model.values()) for of_model in firsts.values()):
-            size = max(_TOGETHER, -(-len(ids) // self.executor.parts))
-            for part in (ids[start : start + size] for start in range(0, len(ids), size)):
-                net = self.setup.net_of(part[0])
-                jobs.append(ScoreJob(part, models[part[0]], self.setup.task, net, self.number))
-        return jobs
+        models = self.models(offers)
+        return self.scorer.scores(models, {id: self.clients_now[id].test for id in models}, self.number)
 
     def models(self, offers: Mapping[str, Message]) -> dict[str, Params]:
         models, flows = dict[str, Params](), dict[str, Running]()
@@ -658,12 +602,3 @@ class LocalSite(Site):
 
     def close(self) -> None:
         self.executor.close()
-
-
-def _model_names(models: Mapping[str, Params]) -> dict[str, Hashable]:
-    """Return a key of each client's model, equal for the same tensors; a mapping that clients share is read once."""
-    names: dict[int, Hashable] = {}
-    for params in models.values():
-        if id(params) not in names:
-            names[id(params)] = frozenset((name, id(tensor)) for name, tensor in params.items())
-    return {client: names[id(params)] for client, params in models.items()}

@@ -467,7 +467,7 @@ class NetworkClient(ServerConnection):
         except Exception as error:
             return Answer(number=self.number, error=self._why(error))
         if self.take_home is not None:
-            settings, params = self.agreement.settings, self.site.scored_model(self.id)
+            settings, params = self.agreement.settings, self.site.scorer.model(self.id)
             model = self.take_home(self.folder, settings, self.setup, self.client, self.encoding, params, round)
             self.stored_round = round
             self.status.tell(model={"": model})
