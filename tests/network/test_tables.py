@@ -193,7 +193,7 @@ def test_whoever_comes_after_all_are_there_is_refused(there: Hospitals) -> None:
     columns = ColumnTypes({"age": "number"}, "text")
     with there.network.link("server") as link, there.network.link("eve") as eve:
         registration = Registration(link, "", setup_of, there.plan.network, reading=None)
-        registration.shared = Shared(None, columns, ("ann", "bob"))  # type: ignore[arg-type]
+        registration.gathering.shared = Shared(None, columns, ("ann", "bob"))  # type: ignore[arg-type]
         hello = {"nonce": "0" * 8, "life": "a", "agreement": {"settings": ""}, "columns": columns.to_json()}
         eve.offer("server", "hello", codec.encode(hello))
         refused = codec.decode(eve.pull("server", f"welcome/{'0' * 8}", 30))["refused"]

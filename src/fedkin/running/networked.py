@@ -265,8 +265,8 @@ def serve(
         try:
             with StatusFile(link, folder, "server", lambda: list(registration.members), experiment.name) as status:
                 roster = registration.wait(stopping)
-                assert registration.setup is not None
-                setup = replace(registration.setup, engine=run, public=public_from(root))
+                assert registration.gathering.setup is not None
+                setup = replace(registration.gathering.setup, engine=run, public=public_from(root))
                 setup.method.check(roster)
                 setup.training.count(len(roster.seen))
                 engine = NetworkEngine(setup, roster, registration, status, stopping=stopping)
