@@ -19,9 +19,9 @@ from fedkin.federation import Federation
 from fedkin.learning.metrics import MEASURES
 from fedkin.network import agreement
 from fedkin.network.client import NetworkClient
+from fedkin.network.hello import about_of
 from fedkin.network.link import Link
 from fedkin.network.messages import encode, read, tree_of
-from fedkin.network.registration import about_of
 from fedkin.network.status import FILE, read_status
 from fedkin.running.experiment import Experiment
 from fedkin.running.networked import settings_of, setup_of

@@ -14,9 +14,10 @@ from fedkin import codec
 from fedkin.errors import FedkinError, MethodError, RunError
 from fedkin.federation import Federation
 from fedkin.network.calls import Letter
+from fedkin.network.hello import Hello
 from fedkin.network.link import Link
 from fedkin.network.messages import Answer, read
-from fedkin.network.registration import Hello, Registration
+from fedkin.network.registration import Registration
 from fedkin.network.settings import NetworkSettings
 from fedkin.running.networked import settings_of, setup_of
 from network.federations import NOWHERE, clients, experiment, served

@@ -18,7 +18,8 @@ from fedkin.data.sources.tables import TableSource
 from fedkin.errors import RunError
 from fedkin.federation.summaries import ColumnTypes
 from fedkin.network.agreement import Agreement, difference
-from fedkin.network.registration import Registration, Shared
+from fedkin.network.gathering import Shared
+from fedkin.network.registration import Registration
 from fedkin.running.experiment import Experiment
 from fedkin.running.model_loader import load
 from fedkin.running.networked import exchange, read_shared, settings_of, setup_of

@@ -32,6 +32,7 @@ from fedkin.learning.devices import opened
 from fedkin.learning.metrics import Unmeasured
 from fedkin.network.agreement import Agreement, SetupOf, Terms, difference, setup_and_agreement
 from fedkin.network.consent import disclosure, disclosure_with_table, lines_about, releases_in
+from fedkin.network.hello import NEXT_ROUND, About, Hello, HelloReceived, Welcome, about_of
 from fedkin.network.link import LARGEST, UNREACHED, Left, Link, Missed, Refused
 from fedkin.network.messages import (
     Answer,
@@ -46,7 +47,6 @@ from fedkin.network.messages import (
     read,
     tree_of,
 )
-from fedkin.network.registration import NEXT_ROUND, About, Hello, HelloReceived, Welcome, about_of
 from fedkin.network.status import StatusFile
 from fedkin.tasks import Task
 from fedkin.untrusted import error_text, escaped

@@ -1,65 +1,33 @@
-"""Registration: clients join the server, agree on a common encoding of their tables, and are admitted or refused.
-
-A client says hello in up to three stages: with the columns of its table, with a profile of its rows (both only if the
-experiment learns from tables), and with its description. The server answers a stage once all clients have reached it.
-Then it knows what most clients have, and refuses only the clients that differ; these may come back.
-"""
+"""Registration: clients join the server, are admitted or refused, leave, and come back."""
 
 from __future__ import annotations
 
-import math
 import secrets
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from hashlib import blake2b
 from threading import Condition, Thread
-from typing import Annotated, Any, Literal
-
-from pydantic import Field, StrictBool, StrictStr
+from typing import Any
 
 from fedkin.engines.facts import times_of
-from fedkin.engines.setup import Setup
-from fedkin.errors import ConfigError, DataError, MethodError, RunError, first_few
-from fedkin.federation import Client, Entry, Federation, Roster
+from fedkin.errors import ConfigError, MethodError, RunError, first_few
+from fedkin.federation import Entry, Roster
 from fedkin.federation.samples import Absence
-from fedkin.federation.summaries import ColumnTypes, SharedEncoding, TableSummary, agree, common_columns, unlike_targets
 from fedkin.federation.table_encoding import Reading
-from fedkin.network.agreement import Agreement, SetupOf, Terms, difference, setup_and_agreement
+from fedkin.network.agreement import SetupOf, Terms, difference
+from fedkin.network.gathering import Gathering, Shared
+from fedkin.network.hello import LARGEST_HELLO, NEXT_ROUND, About, Hello, HelloReceived, Stage, Welcome
 from fedkin.network.link import Link, LinkError, Missed, Refused
-from fedkin.network.messages import Count, Id, Pointer, WireMessage, encode, read
+from fedkin.network.messages import Pointer, encode, read
 from fedkin.network.settings import NetworkSettings, task_from
 from fedkin.settings import Settings, parse
-from fedkin.tasks import Task
 from fedkin.untrusted import error_text, escaped
 
-NEXT_ROUND = "the next round"  # what a late client waits for
-_SAMPLES = 10**12
-LARGEST_HELLO = 1 << 26  # bytes
 _SLICE = 5.0  # seconds of one pull of a hello
 _ALIVE = 3.0  # seconds within which a living process of the same name answers
 _AGAIN = 0.05  # seconds between two looks at a participant
 _LONGEST_PAUSE = 60.0  # longest time between two looks, after unreadable hellos
-
-
-class About(Settings):
-    """A client's description of itself: numbers of samples, a hash of them, and optionally its group.
-
-    seen: whether the client takes part; otherwise it is only evaluated, and takes a model home.
-    """
-
-    n_train: int = Field(ge=1, le=_SAMPLES)
-    n_test: int = Field(ge=0, le=_SAMPLES)
-    digest: str = Field(pattern="^[0-9a-f]{32}$")
-    group: str | None = Field(None, max_length=100)
-    seen: bool = True
-
-
-def about_of(client: Client, task: Task) -> About:
-    """Return the description of a client."""
-    digest = Federation([client], task).fingerprint()
-    return About(n_train=client.size, n_test=len(client.test), digest=digest, group=client.group)
 
 
 class Member(Settings):
@@ -110,189 +78,6 @@ class Member(Settings):
         rounds = [[round, about.n_train, about.n_test] for round, about in self.later]
         renewed = {"renewed": rounds} if rounds else {}
         return {**self.first.model_dump(), "about": {}, **times_of(self.joins, self.away), **renewed}
-
-
-Stage = Literal["columns", "profile", "about"]
-
-
-class Hello(WireMessage):
-    """A client's hello to the server: its columns, its profile (both as JSON), or its description.
-
-    nonce: id of this hello; the server answers each hello once. life: id of the client's process. leaves: whether the
-    client leaves for good. seen: as in `About`.
-    """
-
-    nonce: Annotated[StrictStr, Field(pattern="^[0-9a-f]{8}$")]
-    life: Id
-    agreement: Agreement
-    columns: StrictStr = ""
-    profile: StrictStr = ""
-    leaves: StrictBool = False
-    seen: StrictBool = True
-    about: About | None = None
-
-    @property
-    def stage(self) -> Stage:
-        """The stage of registration."""
-        return "about" if self.about is not None else "profile" if self.profile else "columns"
-
-
-class HelloReceived(WireMessage):
-    """The server has read a hello. missing: whom or what it still waits for, as text."""
-
-    missing: Annotated[StrictStr, Field(max_length=1000)] = ""
-
-
-class Welcome(WireMessage):
-    """The server's answer to a hello: the common columns or encoding, where a client begins, or why it is refused.
-
-    columns, encoding: as JSON.
-    """
-
-    run: Annotated[StrictStr, Field(pattern="^[0-9a-z]{0,32}$")] = ""
-    epoch: Annotated[StrictStr, Field(pattern="^[0-9a-z]{0,32}$")] = ""
-    number: Count = 0
-    columns: StrictStr = ""
-    encoding: StrictStr = ""
-    refused: Annotated[StrictStr, Field(max_length=2000)] = ""
-
-
-@dataclass(frozen=True)
-class Shared:
-    """The agreed common encoding of tables, the columns that it needs, and the names of the clients that agreed."""
-
-    agreed: SharedEncoding
-    columns: ColumnTypes
-    clients: tuple[str, ...]
-
-    @property
-    def task(self) -> Task:
-        """The task that follows from the encoding."""
-        return self.agreed.target.task(len(self.agreed.encoding.names))
-
-
-class Gathering:
-    """The clients with which a federation begins, stage by stage until all are there and agree.
-
-    settings, setup_of, network, reading, shared, keep: as in `Registration`. setup: made once the task is known.
-    """
-
-    def __init__(
-        self, settings: str, setup_of: SetupOf, network: NetworkSettings, reading: Reading | None,
-        shared: Shared | None, keep: Callable[[Shared], None],
-    ) -> None:  # fmt: skip
-        self.setup_of, self.network, self.reading, self.shared, self.keep = setup_of, network, reading, shared, keep
-        self.columns = None if shared is None else shared.columns
-        self.setup: Setup | None = None
-        self.agreement = Agreement(settings=settings, task=None)
-        self.hellos: dict[Stage, dict[str, Hello]] = {"columns": {}, "profile": {}, "about": {}}
-        self.await_clients(network.clients if isinstance(network.clients, int) else len(network.clients))
-
-    def set_task(self, task: Task) -> None:
-        """Set the federation's task; raises ConfigError if the experiment does not fit it."""
-        setup, agreement = setup_and_agreement(self.agreement.settings, task, self.setup_of)
-        if setup is None:
-            raise ConfigError(agreement.cannot)
-        self.setup, self.agreement = setup, agreement
-
-    def await_clients(self, count: int) -> None:
-        """Wait for so many clients in a stage; whoever is missing after `network.begin_after` seconds is left out."""
-        after = self.network.begin_after
-        self.expected, self.deadline = count, math.inf if after is None else time.monotonic() + after
-
-    @property
-    def stage(self) -> Stage:
-        """The current stage."""
-        if self.reading is None or self.shared is not None:
-            return "about"
-        return "columns" if self.columns is None else "profile"
-
-    @property
-    def needed(self) -> int:
-        """How many clients must reach the current stage before it is decided."""
-        if time.monotonic() < self.deadline:
-            return self.expected
-        return max(2, min(self.expected, len(self.hellos[self.stage])))
-
-    def why_not(self, name: str, stage: Stage) -> str:
-        """Return why a client cannot be one of those that begin; empty if it can."""
-        clients: Collection[str] = () if self.shared is None else self.shared.clients
-        if self.shared is None and len(self.hellos[stage]) >= self.needed:
-            clients = self.hellos[stage]
-        if clients and name not in clients:
-            return f"the federation is complete without it ({first_few(sorted(clients))})"
-        named = self.network.clients
-        if not isinstance(named, int) and name not in named:
-            return f"network.clients does not name it ({first_few(named)})"
-        return ""
-
-    def unlike_columns(self, hello: Hello) -> str:
-        """Return why a table cannot take part; empty if it can, as far as that is known, or if there is none."""
-        if hello.about is not None:
-            return ""
-        try:
-            table = TableSummary.from_json(hello.profile).columns if hello.profile else (
-                ColumnTypes.from_json(hello.columns))  # fmt: skip
-        except DataError as error:
-            return f"what it tells of its table is not readable ({error_text(error)})"
-        return "" if self.columns is None else table.unlike(self.columns)
-
-    def answer(self, stage: Stage) -> Welcome | None:
-        """Return what all have agreed on in a stage of tables; None before it is decided."""
-        if stage == "columns":
-            return None if self.columns is None else Welcome(columns=self.columns.to_json())
-        return None if self.shared is None else Welcome(encoding=self.shared.agreed.to_json())
-
-    def decide(self) -> dict[str, str]:
-        """Decide the current stage, or return the clients that differ from most, and why they are refused."""
-        decide = {"columns": self._decide_columns, "profile": self._decide_encoding, "about": self._decide_task}
-        return decide[self.stage](self.hellos[self.stage])
-
-    def _decide_columns(self, hellos: Mapping[str, Hello]) -> dict[str, str]:
-        """Set the common columns, or return the clients that lack some of them, and why they are refused."""
-        tables = {name: ColumnTypes.from_json(hello.columns) for name, hello in hellos.items()}
-        common = common_columns(tables)
-        wrong = {name: words for name, each in tables.items() if (words := each.unlike(common))}
-        self.columns = None if wrong else common
-        return wrong
-
-    def _decide_encoding(self, hellos: Mapping[str, Hello]) -> dict[str, str]:
-        """Set the common encoding and the task, or return the clients with other targets, and why they are refused."""
-        assert self.reading is not None
-        assert self.columns is not None
-        summaries = {name: TableSummary.from_json(hello.profile) for name, hello in hellos.items()}
-        wrong = unlike_targets(summaries, self.reading)
-        if not wrong:
-            self.shared = Shared(agree(summaries, self.reading), self.columns, tuple(sorted(hellos)))
-            self.keep(self.shared)
-            self.set_task(self.shared.task)
-        return wrong
-
-    def _decide_task(self, hellos: Mapping[str, Hello]) -> dict[str, str]:
-        """Adopt the task and columns that most clients have, or return those that differ, and why.
-
-        The first clients break ties. Those with the task of most are returned if the experiment cannot be run with it.
-        """
-        tasks = {name: (repr(hello.agreement.task), hello.agreement.columns) for name, hello in hellos.items()}
-        most = Counter(tasks.values()).most_common(1)[0][0]
-        like = [name for name in hellos if tasks[name] == most]
-        first = hellos[like[0]].agreement
-        setup, agreement = self.setup, self.agreement
-        try:
-            if first.task is None:
-                raise ConfigError("it does not say what it has learned to predict")
-            if setup is None:
-                self.set_task(first.task)
-        except Exception as error:  # torch may lack the memory for a net of this task
-            return dict.fromkeys(like, f"the experiment cannot be run with these samples: {error_text(error)}")
-        self.agreement = self.agreement.model_copy(update={"columns": first.columns})
-        here, wrong = first_few(like, 4), dict[str, str]()
-        for name, hello in hellos.items():
-            if words := difference(self.agreement, hello.agreement):
-                wrong[name] = f"{words} (here: {here}; there: {name})"
-        if wrong:  # even a client with the task of most may be refused here, and come back with another file
-            self.setup, self.agreement = setup, agreement
-        return wrong
 
 
 class Registration:

@@ -26,12 +26,13 @@ from fedkin.learning.metrics import MEASURES
 from fedkin.methods.given import Given
 from fedkin.network.agreement import Agreement, difference, setup_and_agreement
 from fedkin.network.consent import disclosure, disclosure_with_table, largest_message
+from fedkin.network.gathering import Shared
 from fedkin.network.join_file import Join
 from fedkin.network.link import Left, Link
 from fedkin.network.peer import PeerEngine
 from fedkin.network.peer_exchange import PeerExchange, PeerOutbox
 from fedkin.network.peer_tables import agree_with_peers
-from fedkin.network.registration import Registration, Shared
+from fedkin.network.registration import Registration
 from fedkin.network.server import NetworkEngine
 from fedkin.network.settings import NetworkSettings
 from fedkin.network.status import StatusFile
