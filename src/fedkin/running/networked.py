@@ -209,7 +209,7 @@ def setup_of(text: str, task: Task) -> Setup:
 
 
 def take_home(
-    folder: Path, settings: str, setup: Setup, client: Client, shared: SharedEncoding | None, params: Params,
+    folder: Path, settings: str, setup: Setup, shared: SharedEncoding | None, client: Client, params: Params,
     round: int, csv: CsvFormat | None = None,
 ) -> str:  # fmt: skip
     """Store a client's model of a round in its own folder, as a run stores models; returns its hash. Raises RunError.
