@@ -258,23 +258,24 @@ class LocalSite(Site):
         """Store the state at the end of a flow; the release record stays."""
         if self.setup.engine.min_replies and running.id not in self.undo_states:
             self.undo_states[running.id] = self.states.get(running.id)
-        self._store(running.id, self._release_record(running.id), running.view.state)
+        self._set_state(running.id, running.view.state)
 
     def undo(self) -> None:
         """Restore the states from before this round; releases stay counted."""
         for id, state in self.undo_states.items():
-            self._reset(id, state)
+            self._set_state(id, state)
         self.undo_states = {}
 
     def leave(self, ids: Iterable[str]) -> None:
         """Forget clients that have left, so that they come back as newcomers; their releases stay counted."""
         for id in ids:
-            self._reset(id, None)
+            self._set_state(id, None)
 
-    def _reset(self, id: str, state: dict[str, Any] | None) -> None:
-        """Restore an earlier state (None: no state), without the release record of that time."""
+    def _set_state(self, id: str, state: dict[str, Any] | None) -> None:
+        """Set a client's state (None: it has none); its release record stays."""
         record = self._release_record(id)
-        self.states.pop(id, None)
+        if state is None:
+            self.states.pop(id, None)
         if state is not None or record:
             self._store(id, record, state)
 
@@ -528,12 +529,12 @@ class LocalSite(Site):
             self.peer_flows[id] = Running(id, "round", view, flow)
         return self.peer_flows[id]
 
-    def _welcome_of(self, id: str) -> Running:
-        view = self._view_for_flow(id)
-        return Running(id, "welcome", view, self.method().welcome(view))
-
     def welcome(self, ids: Iterable[str]) -> None:
-        for _, running in self.run_flows(list(ids), self._welcome_of, "welcome"):
+        def start(id: str) -> Running:
+            view = self._view_for_flow(id)
+            return Running(id, "welcome", view, self.method().welcome(view))
+
+        for _, running in self.run_flows(list(ids), start, "welcome"):
             if running is not None:
                 self.keep_state(running)
 
