@@ -22,7 +22,7 @@ from fedkin.flow import Params
 from fedkin.learning.devices import opened
 from fedkin.network.agreement import Agreement, SetupOf, Terms, difference, setup_and_agreement
 from fedkin.network.client_run import ClientRun
-from fedkin.network.consent import disclosure, disclosure_with_table, lines_about, releases_in
+from fedkin.network.consent import consent_to_profile, disclosure, lines_about, releases_in
 from fedkin.network.hello import NEXT_ROUND, About, Hello, HelloReceived, Welcome, about_of
 from fedkin.network.link import LARGEST, UNREACHED, Left, Link, Missed, Refused
 from fedkin.network.messages import Answer, Order, Pointer, WireMessage, encode, read
@@ -254,10 +254,9 @@ class NetworkClient(ServerConnection):
         """Return the samples of a table, after all clients have agreed on the columns and the encoding."""
         if self.settings is None:
             self.settings = self.wait_for(Terms, "terms").agreement.settings
-        lines, self.consented = disclosure_with_table(table, self.settings, self.setup_of, self.ledger)
-        if not self.consent([*lines, *self.later_lines]):
-            raise Left
-        self.ledger.sent_unprotected.append("profile")
+        self.consented = consent_to_profile(
+            table, self.settings, self.setup_of, self.ledger, self.consent, self.later_lines
+        )
         self.agreement = Agreement(settings=self.settings)
         try:
             self.columns = ColumnTypes.from_json(self._hello(columns=table.summary.columns.to_json()).columns)
