@@ -104,10 +104,12 @@ class Gathering:
         return "" if self.columns is None else table.unlike(self.columns)
 
     def answer(self, stage: Stage) -> Welcome | None:
-        """Return what all have agreed on in a stage of tables; None before it is decided."""
-        if stage == "columns":
-            return None if self.columns is None else Welcome(columns=self.columns.to_json())
-        return None if self.shared is None else Welcome(encoding=self.shared.agreed.to_json())
+        """Return the columns or the encoding on which all have agreed; None before that, and for descriptions."""
+        if stage == "columns" and self.columns is not None:
+            return Welcome(columns=self.columns.to_json())
+        if stage == "profile" and self.shared is not None:
+            return Welcome(encoding=self.shared.agreed.to_json())
+        return None
 
     def decide(self) -> dict[str, str]:
         """Decide the current stage, or return the clients that differ from most, and why they are refused."""

@@ -83,6 +83,7 @@ class Member(Settings):
 class Registration:
     """Registers the clients of a federation as they join, leave and come back.
 
+    A client is one of those that begin, or a member, or late: it comes when the others have begun, or takes no part.
     settings: the common settings, as TOML. reading: how to read tables, if the experiment learns from them. kept:
     federation.json of a resumed run. moved: `moved` of its checkpoint, if it has one. shared: the encoding that was
     agreed before; keep: called with an encoding that is agreed now.
@@ -211,9 +212,70 @@ class Registration:
             self.link.offer(name, f"heard/{hello.nonce}", encode(HelloReceived(missing=missing)))
             self.changed.notify_all()
 
+    def _second_process(self, name: str, hello: Hello) -> str:
+        """Return why to refuse a second process with this name and key while the first one answers; else empty."""
+        first = self.processes.get(name, hello.life)
+        if first == hello.life:
+            return ""
+        try:
+            self.link.pull(name, f"life/{first}", _ALIVE)
+        except LinkError:
+            return ""
+        return f"another process takes part as {name}, with the same key; end one of them"
+
+    def _refusal(self, name: str, hello: Hello) -> str:
+        """Return why this client cannot take part, as far as this is known before all clients are there; else empty."""
+        if name == "server":
+            return "no client can have the server's name"
+        if hello.leaves:
+            return "" if name in self.members else "it takes no part, so that there is nothing to leave"
+        if words := difference(self.gathering.agreement, hello.agreement):
+            return f"{words} (here: the server; there: {name})"
+        if self._is_late(name, hello):
+            words = self._why_not_admitted(name, hello)
+        elif self.complete:
+            words = self._unlike_before(name, hello)
+        else:
+            words = self.gathering.why_not(name, hello.stage)
+        return words or self.gathering.unlike_columns(hello)
+
     def _is_late(self, name: str, hello: Hello) -> bool:
         """Whether a client is no member, and is not one of those that begin."""
         return (self.complete or not hello.seen) and not self._is_active(name)
+
+    def _unlike_before(self, name: str, hello: Hello) -> str:
+        """Return why a member cannot come back with these samples; empty if it can."""
+        now, about = self.members[name].now, hello.about
+        if about is None or self.network.reread or (now.digest, now.n_train) == (about.digest, about.n_train):
+            return ""
+        return "its samples are not those with which it was here before (network.reread is false)"
+
+    def _why_not_admitted(self, name: str, hello: Hello) -> str:
+        """Return why a client cannot join or come back after the first round; empty if it can."""
+        if not self.network.newcomers:
+            how = "network.newcomers = true in the server's experiment would let it in from the next round on"
+            if name in self.members:
+                return f"it has left the federation in round {self.members[name].left}; {how}"
+            return f"the federation is complete without it ({first_few(self.active)}); {how}"
+        setup = self.gathering.setup
+        if hello.about is None or setup is None:  # it is checked again when it waits for a round
+            return ""
+        try:
+            entries = {id: Entry(True, 1, member.now.n_train, None) for id, member in self.members.items()}
+            entries[name] = Entry(hello.seen, 1, hello.about.n_train, None)
+            setup.method.check(Roster(entries, setup.task))
+        except ConfigError as error:
+            return f"method {setup.method.name!r} cannot take it in: {error_text(error)}"
+        return ""
+
+    def _refuse(self, name: str, hello: Hello, words: str) -> None:
+        self._note(name, words)
+        self.link.offer(name, f"welcome/{hello.nonce}", encode(Welcome(refused=escaped(words, 1000))))
+
+    def _note(self, name: str, words: str, once: bool = True) -> None:
+        self.say(f"{name} is refused: {escaped(words, 400)}")
+        if once:  # the link has noted its own refusals
+            self.link.refused.add(name, "hello", words)
 
     def _change_next_round(self, name: str, hello: Hello) -> str:
         """Return what this client does from the next round on, in words; empty if its hello is answered now."""
@@ -245,77 +307,13 @@ class Registration:
                 self.say(f"{name} {later}")
             self.next_round[name] = hello
 
-    def _second_process(self, name: str, hello: Hello) -> str:
-        """Return why to refuse a second process with this name and key while the first one answers; else empty."""
-        first = self.processes.get(name, hello.life)
-        if first == hello.life:
-            return ""
-        try:
-            self.link.pull(name, f"life/{first}", _ALIVE)
-        except LinkError:
-            return ""
-        return f"another process takes part as {name}, with the same key; end one of them"
-
     def _welcome(self, name: str, hello: Hello) -> None:
         """Answer a hello if its stage is decided."""
-        if hello.stage != "about":
-            welcome = self.gathering.answer(hello.stage)
-        elif self.complete:
+        welcome = self.gathering.answer(hello.stage)
+        if hello.stage == "about" and self.complete:
             welcome = Welcome(run=self.run, epoch=self.epoch, number=self.next_order.setdefault(name, 0))
-        else:
-            return
         if welcome is not None:
             self.link.offer(name, f"welcome/{hello.nonce}", encode(welcome))
-
-    def _refuse(self, name: str, hello: Hello, words: str) -> None:
-        self._note(name, words)
-        self.link.offer(name, f"welcome/{hello.nonce}", encode(Welcome(refused=escaped(words, 1000))))
-
-    def _note(self, name: str, words: str, once: bool = True) -> None:
-        self.say(f"{name} is refused: {escaped(words, 400)}")
-        if once:  # the link has noted its own refusals
-            self.link.refused.add(name, "hello", words)
-
-    def _refusal(self, name: str, hello: Hello) -> str:
-        """Return why this client cannot take part, as far as this is known before all clients are there; else empty."""
-        if name == "server":
-            return "no client can have the server's name"
-        if hello.leaves:
-            return "" if name in self.members else "it takes no part, so that there is nothing to leave"
-        if words := difference(self.gathering.agreement, hello.agreement):
-            return f"{words} (here: the server; there: {name})"
-        if self._is_late(name, hello):
-            words = self._why_not_admitted(name, hello)
-        elif self.complete:
-            words = self._unlike_before(name, hello)
-        else:
-            words = self.gathering.why_not(name, hello.stage)
-        return words or self.gathering.unlike_columns(hello)
-
-    def _unlike_before(self, name: str, hello: Hello) -> str:
-        """Return why a member cannot come back with these samples; empty if it can."""
-        now, about = self.members[name].now, hello.about or self.members[name].now
-        if self.network.reread or (now.digest, now.n_train) == (about.digest, about.n_train):
-            return ""
-        return "its samples are not those with which it was here before (network.reread is false)"
-
-    def _why_not_admitted(self, name: str, hello: Hello) -> str:
-        """Return why a client cannot join or come back after the first round; empty if it can."""
-        if not self.network.newcomers:
-            how = "network.newcomers = true in the server's experiment would let it in from the next round on"
-            if name in self.members:
-                return f"it has left the federation in round {self.members[name].left}; {how}"
-            return f"the federation is complete without it ({first_few(self.active)}); {how}"
-        setup = self.gathering.setup
-        if hello.about is None or setup is None:  # it is checked again when it waits for a round
-            return ""
-        try:
-            entries = {id: Entry(True, 1, member.now.n_train, None) for id, member in self.members.items()}
-            entries[name] = Entry(hello.seen, 1, hello.about.n_train, None)
-            setup.method.check(Roster(entries, setup.task))
-        except ConfigError as error:
-            return f"method {setup.method.name!r} cannot take it in: {error_text(error)}"
-        return ""
 
     # -- waiting for clients --------------------------------------------------------------------------------------
 
