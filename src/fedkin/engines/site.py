@@ -144,18 +144,23 @@ class Running:
     request: Message = field(default_factory=Message)
     share: Share | None = None
     result: Any = None
-    ended: bool = False
 
     def resume(self, answer: Any) -> Any:
-        """Return the next request of the flow (Fit, Infer or Share), or None if it has ended."""
+        """Return the flow's next request for a job, or None if it shares or has ended."""
+        self.share = None
         if not hasattr(self.flow, "send"):  # a phase without requests returns its Message at once
-            self.result, self.ended = self.flow, True
+            self.result = self.flow
             return None
         try:
-            return self.flow.send(answer)
+            request = self.flow.send(answer)
         except StopIteration as stop:
-            self.result, self.ended = stop.value, True
+            self.result = stop.value
             return None
+        if request is None:
+            raise MethodError(f"{place_of(self.flow)}a flow yields Fit or Infer, got None: a bare yield")
+        if isinstance(request, Share):
+            self.share, request = request, None
+        return request
 
 
 class LocalSite(Site):
@@ -391,10 +396,7 @@ class LocalSite(Site):
     def _advance(self, running: Running, answer: Any) -> bool:
         """Resume a flow; returns True if it requests another job, and False if it shares or has ended."""
         request = running.resume(answer)
-        if request is None and not running.ended:
-            raise MethodError(f"{place_of(running.flow)}a flow yields Fit or Infer, got None: a bare yield")
-        running.share = request if isinstance(request, Share) else None
-        if running.ended or running.share is not None:
+        if request is None:
             return False
         id, view, phase = running.id, running.view, running.phase
         draw = key(view.seed, id, view.round, f"{phase}.fit{self.next_request_number(id, phase)}")
