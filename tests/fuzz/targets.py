@@ -36,7 +36,7 @@ from fedkin.graph import Graph, Rows, Signature, load_graph, read_rows, read_sig
 from fedkin.graph.tables import read_signatures
 from fedkin.network import messages as sent
 from fedkin.network.agreement import Agreement, Terms
-from fedkin.network.registration import About, Hello, HelloReceived, Welcome
+from fedkin.network.hello import About, Hello, HelloReceived, Welcome
 from fedkin.records import reading
 from fedkin.records.files import read_json
 from fedkin.records.listing import listed_difference, read_listed

@@ -19,9 +19,9 @@ from fedkin.federation import Federation
 from fedkin.learning.metrics import MEASURES
 from fedkin.network import agreement
 from fedkin.network.client import NetworkClient
+from fedkin.network.hello import about_of
 from fedkin.network.link import Link
-from fedkin.network.messages import encode, read, tree_of
-from fedkin.network.registration import about_of
+from fedkin.network.messages import Pointer, encode, read, tree_of
 from fedkin.network.status import FILE, read_status
 from fedkin.running.experiment import Experiment
 from fedkin.running.networked import settings_of, setup_of
@@ -197,6 +197,19 @@ def test_an_answer_that_the_server_did_not_hear_is_given_again(federation: Feder
         assert torch.equal(*(t["reply"]["params"]["head.bias"] for t in (first, again)))
         (file,) = tmp_path.glob("c00/r1/round-*.safetensors")
         assert codec.decode(file.read_bytes()[32:])["part"]["steps"] == {"train": 0}
+
+
+def test_a_round_that_is_begun_again_by_another_process_of_the_server_is_said_once(
+    federation: Federation, tmp_path: Path
+) -> None:
+    with by_hand(federation, tmp_path) as server:
+        server.join()
+        server.train()
+        server.link.offer("c00", "now", encode(Pointer(epoch="e2", number=0)))
+        server.join("e2")
+        assert "reply" in server.train()
+        assert server.there.said["c00"].count("round 1: train") == 1
+        assert server.there.nodes["c00"].status.round == 1
 
 
 @pytest.mark.parametrize(("begun", "left"), [(3, [2, 3]), (0, []), (4, [2, 3, 4])])

@@ -13,11 +13,11 @@ import torch
 from fedkin import codec
 from fedkin.errors import FedkinError, MethodError, RunError
 from fedkin.federation import Federation
-from fedkin.network.agreement import setup_and_agreement
 from fedkin.network.calls import Letter
+from fedkin.network.hello import Hello
 from fedkin.network.link import Link
 from fedkin.network.messages import Answer, read
-from fedkin.network.registration import Hello, Registration
+from fedkin.network.registration import Registration
 from fedkin.network.settings import NetworkSettings
 from fedkin.running.networked import settings_of, setup_of
 from network.federations import NOWHERE, clients, experiment, served
@@ -132,7 +132,7 @@ def test_who_does_not_say_its_task_is_never_a_member(federation: Federation) -> 
     with network.link("server") as link, network.link("c00") as eve:
         registration = Registration(link, settings_of(PLAN), setup_of, NetworkSettings(clients=1), say=heard.append)
         # As after the clients have agreed on the encoding of their tables.
-        registration.setup, registration.agreement = setup_and_agreement(settings_of(PLAN), federation.task, setup_of)
+        registration.gathering.set_task(federation.task)
         hello = {"nonce": "0" * 8, "life": "a", "agreement": {"settings": settings_of(PLAN)},
                  "about": {"n_train": 9, "n_test": 1, "digest": "0" * 32}}  # fmt: skip
         eve.offer("server", "hello", codec.encode(hello))

@@ -17,7 +17,8 @@ from fedkin.errors import ConfigError, RunError
 from fedkin.federation import Change, Federation
 from fedkin.methods.fedavg import FedAvg
 from fedkin.network.client import LEAVES, ServerConnection
-from fedkin.network.registration import About, Member, Registration
+from fedkin.network.hello import About
+from fedkin.network.registration import Member, Registration
 from fedkin.records.events import replayed
 from fedkin.records.run import Result
 from fedkin.running.experiment import Experiment

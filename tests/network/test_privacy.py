@@ -24,8 +24,8 @@ from fedkin.graph import Plan
 from fedkin.methods.blocks.signatures import tensors
 from fedkin.network import agreement
 from fedkin.network.consent import disclosure
+from fedkin.network.hello import about_of
 from fedkin.network.peer_exchange import PeerOutbox
-from fedkin.network.registration import about_of
 from fedkin.network.status import FILE, read_status
 from fedkin.running.experiment import Experiment
 from fedkin.running.networked import settings_of, setup_of

@@ -18,7 +18,8 @@ from fedkin.data.sources.tables import TableSource
 from fedkin.errors import RunError
 from fedkin.federation.summaries import ColumnTypes
 from fedkin.network.agreement import Agreement, difference
-from fedkin.network.registration import Registration, Shared
+from fedkin.network.gathering import Shared
+from fedkin.network.registration import Registration
 from fedkin.running.experiment import Experiment
 from fedkin.running.model_loader import load
 from fedkin.running.networked import exchange, read_shared, settings_of, setup_of
@@ -193,7 +194,7 @@ def test_whoever_comes_after_all_are_there_is_refused(there: Hospitals) -> None:
     columns = ColumnTypes({"age": "number"}, "text")
     with there.network.link("server") as link, there.network.link("eve") as eve:
         registration = Registration(link, "", setup_of, there.plan.network, reading=None)
-        registration.shared = Shared(None, columns, ("ann", "bob"))  # type: ignore[arg-type]
+        registration.gathering.shared = Shared(None, columns, ("ann", "bob"))  # type: ignore[arg-type]
         hello = {"nonce": "0" * 8, "life": "a", "agreement": {"settings": ""}, "columns": columns.to_json()}
         eve.offer("server", "hello", codec.encode(hello))
         refused = codec.decode(eve.pull("server", f"welcome/{'0' * 8}", 30))["refused"]

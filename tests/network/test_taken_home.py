@@ -61,7 +61,7 @@ def test_how_a_table_is_read_goes_home_with_the_model(tmp_path: Path) -> None:
     federation, settings = plan.federation(NOWHERE), settings_of(plan)
     setup, _ = setup_and_agreement(settings, federation.task, setup_of)
     assert setup is not None
-    given = (settings, setup, federation["c00"], None, dict(setup.net.initial), 1)
+    given = (settings, setup, None, federation["c00"], dict(setup.net.initial), 1)
     for name, data, decimal in (("a", plan.data, None), ("b", Csv(path=Path("x"), target="y", decimal=","), ",")):
         taking_home(replace(plan, data=data))(tmp_path / name, *given)
         assert csv_format_of(load(tmp_path / name))["decimal"] == decimal
@@ -83,7 +83,7 @@ def test_a_model_counts_when_it_is_whole(tmp_path: Path, monkeypatch: pytest.Mon
     settings = settings_of(plan)
     setup, _ = setup_and_agreement(settings, federation.task, setup_of)
     assert setup is not None
-    given = (home, settings, setup, federation["c00"], None, {name: -tensor for name, tensor in params.items()}, 2)
+    given = (home, settings, setup, None, federation["c00"], {name: -tensor for name, tensor in params.items()}, 2)
     with monkeypatch.context() as patch:
         patch.setattr("fedkin.running.networked.write_seal", _killed)
         with pytest.raises(KeyboardInterrupt):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import builtins
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import GeneratorType
@@ -20,6 +19,7 @@ from fedkin.engines.ledger import KEY, Page
 from fedkin.engines.privacy import BudgetSpent, Source, noised_in
 from fedkin.engines.releases import ReleaseContext, Releases
 from fedkin.engines.results import Outbox, Score
+from fedkin.engines.scoring import Scorer
 from fedkin.engines.secure_sums import MASKED, STEPS, MemoryKeys, Signatures, SumMember, check_plain, inner
 from fedkin.engines.setup import Setup
 from fedkin.engines.states import copy_for_flow
@@ -29,13 +29,11 @@ from fedkin.flow import Fit, Message, Params, PeerMethod, Share
 from fedkin.keys import key, rng
 from fedkin.learning.devices import exact, one_thread, opened
 from fedkin.learning.losses import class_means
-from fedkin.learning.metrics import values
 from fedkin.learning.net import head_of
 from fedkin.learning.private import Private
 from fedkin.learning.sgd import infer
 from fedkin.views import ClientView, PeerView, Sealed
 
-_TOGETHER = 4  # least number of clients in one scoring job of a model that many clients share
 _SAMPLES = 32  # samples per class and client, which are enough for a mean feature
 
 
@@ -146,18 +144,23 @@ class Running:
     request: Message = field(default_factory=Message)
     share: Share | None = None
     result: Any = None
-    ended: bool = False
 
     def resume(self, answer: Any) -> Any:
-        """Return the next request of the flow (Fit, Infer or Share), or None if it has ended."""
+        """Return the flow's next request for a job, or None if it shares or has ended."""
+        self.share = None
         if not hasattr(self.flow, "send"):  # a phase without requests returns its Message at once
-            self.result, self.ended = self.flow, True
+            self.result = self.flow
             return None
         try:
-            return self.flow.send(answer)
+            request = self.flow.send(answer)
         except StopIteration as stop:
-            self.result, self.ended = stop.value, True
+            self.result = stop.value
             return None
+        if request is None:
+            raise MethodError(f"{place_of(self.flow)}a flow yields Fit or Infer, got None: a bare yield")
+        if isinstance(request, Share):
+            self.share, request = request, None
+        return request
 
 
 class LocalSite(Site):
@@ -185,9 +188,7 @@ class LocalSite(Site):
         self.releases = Releases(setup, self.next_request_number, noise, store)
         self.failures = Failures(setup.engine.errors == "stop")
         self.operations = Operations(setup.net, clients)
-        # Scores by the ids of model and test samples; both are stored, so that no other objects get these ids.
-        self.scored: dict[Hashable, tuple[Params, Samples, Score]] = {}
-        self.score_keys: dict[str, Hashable] = {}  # each client's key in `scored`
+        self.scorer = Scorer(setup, executor, self.failures)
         self.neighbours: Mapping[str, frozenset[str]] = {}
         self.peer_flows: dict[str, Running] = {}
         self.drifting = any(client.changes for client in clients.values())
@@ -243,35 +244,43 @@ class LocalSite(Site):
         """Return a copy of the release record in a client's state."""
         return dict(self.states[id].get(KEY, {})) if self.setup.privacy.on and id in self.states else {}
 
-    def _release_context(self, id: str, phase: str, request: Message | None = None) -> ReleaseContext:
-        return ReleaseContext(id, self.number, phase, request or Message(), self._release_record(id))
+    def _release_context(self, id: str, phase: str, request: Message) -> ReleaseContext:
+        return ReleaseContext(id, self.number, phase, request, self._release_record(id))
+
+    @contextmanager
+    def _releasing(self, id: str, phase: str, request: Message) -> Iterator[ReleaseContext]:
+        """Return a context for a release. It counts at once, also if the flow fails later or the round is undone."""
+        release = self._release_context(id, phase, request)
+        yield release
+        self._store(id, release.record)
 
     def _store(self, id: str, record: Mapping[str, Any], state: dict[str, Any] | None = None) -> None:
         """Store a client's release record with its state (None: the current state)."""
         state = self.view(id).state if state is None else state
         self.states[id] = {**state, KEY: record} if record else state
 
-    def keep_state(self, running: Running, record: Mapping[str, Any] | None = None) -> None:
-        """Store the state at the end of a flow. record: the client's release record (None: unchanged)."""
+    def keep_state(self, running: Running) -> None:
+        """Store the state at the end of a flow; the release record stays."""
         if self.setup.engine.min_replies and running.id not in self.undo_states:
             self.undo_states[running.id] = self.states.get(running.id)
-        self._store(running.id, self._release_record(running.id) if record is None else record, running.view.state)
+        self._set_state(running.id, running.view.state)
 
     def undo(self) -> None:
         """Restore the states from before this round; releases stay counted."""
         for id, state in self.undo_states.items():
-            self._reset(id, state)
+            self._set_state(id, state)
         self.undo_states = {}
 
     def leave(self, ids: Iterable[str]) -> None:
         """Forget clients that have left, so that they come back as newcomers; their releases stay counted."""
         for id in ids:
-            self._reset(id, None)
+            self._set_state(id, None)
 
-    def _reset(self, id: str, state: dict[str, Any] | None) -> None:
-        """Restore an earlier state (None: no state), without the release record of that time."""
+    def _set_state(self, id: str, state: dict[str, Any] | None) -> None:
+        """Set a client's state (None: it has none); its release record stays."""
         record = self._release_record(id)
-        self.states.pop(id, None)
+        if state is None:
+            self.states.pop(id, None)
         if state is not None or record:
             self._store(id, record, state)
 
@@ -291,7 +300,6 @@ class LocalSite(Site):
         self.turn_to(number)
         self.states.clear()
         self.states.update(states)
-        self.scored = {}
 
     def checkpoint(self, id: str) -> dict[str, Any]:
         """Return one client's part of a consistent checkpoint: its round, its state, and its progress in the round."""
@@ -339,59 +347,56 @@ class LocalSite(Site):
 
     def run_flows(
         self, ids: Sequence[str], start: Callable[[str], Running], phase: str, answers: Mapping[str, Any] | None = None
-    ) -> Iterator[Running]:
-        """Run the flows of many clients together; yield each when it ends or waits in Share.
+    ) -> Iterator[tuple[str, Running | None]]:
+        """Run the flows of many clients together; yield each, by id, when it ends or waits in Share; None: it failed.
 
         `start` is called for a client only when the executor has room, so that few flows run at once. answers: answers
-        for flows that began earlier and wait for them. A flow that fails is not yielded; its error is in `failures`.
+        for flows that began earlier and wait for them. The errors of flows that fail are in `failures`.
         """
         waiting, running = list(reversed(ids)), dict[str, Running]()
         while waiting or running:
-            stopped: list[Running] = []
+            stopped: list[tuple[str, Running | None]] = []
             with self.clock.of("local"), self.clock.of(f"local.{phase}"):
-                for flow, answer in self._ready(waiting, running, start, phase, answers or {}):
+                for id, done in self._ready(waiting, running):
                     try:
-                        if self._advance(flow, answer):
-                            running[flow.id] = flow
+                        if done is None:
+                            flow, answer = start(id), (answers or {}).get(id)
                         else:
-                            stopped.append(flow)
+                            flow, answer = running.pop(id), self._answer_of(*done, phase)
+                        if self._advance(flow, answer):
+                            running[id] = flow
+                        else:
+                            stopped.append((id, flow))
                     except Exception as error:  # not `failures.of`: a context is slower, and this runs for each client
-                        self.failures.note(error, flow.id, phase)
+                        self.failures.note(error, id, phase)
+                        stopped.append((id, None))
             yield from stopped
 
     def _ready(
-        self, waiting: list[str], running: dict[str, Running], start: Callable[[str], Running], phase: str,
-        answers: Mapping[str, Any],
-    ) -> Iterator[tuple[Running, Any]]:  # fmt: skip
-        """Yield flows with what they get: waiting ones while the executor has room, then running ones with results."""
+        self, waiting: list[str], running: Mapping[str, Running]
+    ) -> Iterator[tuple[str, tuple[FitJob | InferJob, Any] | None]]:  # fmt: skip
+        """Yield the ids of waiting flows while the executor has room, then those of running ones with (job, result)."""
         while waiting and self.executor.room > 0:
-            id = waiting.pop()
-            try:
-                flow = start(id)
-            except Exception as error:
-                self.failures.note(error, id, phase)
-                continue
-            yield flow, answers.get(id)
+            yield waiting.pop(), None
         for job, result in self.executor.collect() if running else ():
             assert not isinstance(job, ScoreJob)
-            flow = running.pop(job.id)
-            try:
-                if isinstance(result, FedkinError):
-                    raise result
-                self.work.add(job, result, self.operations.per_sample(job))
-                answer = self._attacked(job, result, phase)
-            except Exception as error:
-                self.failures.note(error, job.id, phase)
-                continue
-            yield flow, answer
+            yield job.id, (job, result)
+
+    def _answer_of(self, job: FitJob | InferJob, result: Any, phase: str) -> Any:
+        """Return what a flow gets for its job; raises the job's error. An adversary's fit of its model is changed."""
+        if isinstance(result, FedkinError):
+            raise result
+        self.work.add(job, result, self.operations.per_sample(job))
+        setup, id = self.setup, job.id
+        if id not in self.adversaries or not isinstance(job, FitJob) or job.net is not setup.net_of(id):
+            return result
+        draw = rng(setup.seed, id, self.number, f"{phase}.attack{self.steps[id, phase]}")
+        return self.attacks(result, job.params, draw)
 
     def _advance(self, running: Running, answer: Any) -> bool:
         """Resume a flow; returns True if it requests another job, and False if it shares or has ended."""
         request = running.resume(answer)
-        if request is None and not running.ended:
-            raise MethodError(f"{place_of(running.flow)}a flow yields Fit or Infer, got None: a bare yield")
-        running.share = request if isinstance(request, Share) else None
-        if running.ended or running.share is not None:
+        if request is None:
             return False
         id, view, phase = running.id, running.view, running.phase
         draw = key(view.seed, id, view.round, f"{phase}.fit{self.next_request_number(id, phase)}")
@@ -408,35 +413,26 @@ class LocalSite(Site):
         return True
 
     def _register_private_fit(self, running: Running, fit: Any) -> Private:
-        """Return the privacy of a requested fit; the fit counts at once, even if the flow fails later."""
+        """Return the privacy of a requested fit."""
         id, phase = running.id, running.phase
         if not isinstance(fit, Fit):
             raise RunError(
                 f"phase {phase!r} of method {self.setup.method.name!r} needs outputs of the samples, which "
                 "privacy.sample_epsilon does not protect; choose another method"
             )
-        release = self._release_context(id, phase, running.request)
-        private = self.releases.train(release, fit, self.clients_now[id].train)
-        self._store(id, release.record)
-        return private
-
-    def _attacked(self, job: FitJob | InferJob, result: Any, phase: str) -> Any:
-        """Return the result that the client's flow gets; the fit of an adversary's own model is changed."""
-        setup, id = self.setup, job.id
-        if id not in self.adversaries or not isinstance(job, FitJob) or job.net is not setup.net_of(id):
-            return result
-        draw = rng(setup.seed, id, self.number, f"{phase}.attack{self.steps[id, phase]}")
-        return self.attacks(result, job.params, draw)
+        with self._releasing(id, phase, running.request) as release:
+            return self.releases.train(release, fit, self.clients_now[id].train)
 
     def finish_reply(self, running: Running) -> Message:
         """Return the reply of an ended phase as it leaves the client, and store the client's state."""
         if not isinstance(running.result, Message):
             at, got = place_in(self.setup.method, running.phase), type(running.result).__name__
             raise MethodError(f"{at}phase {running.phase!r} at client {running.id!r} must return a Message, got {got}")
-        sent, release = running.result, self._release_context(running.id, running.phase, running.request)
+        sent = running.result
         if self.setup.privacy.on:
-            sent = self.releases.reply(release, sent)
-        self.keep_state(running, release.record)
+            with self._releasing(running.id, running.phase, running.request) as release:
+                sent = self.releases.reply(release, sent)
+        self.keep_state(running)
         return sent
 
     def outbox(self, running: Running, share: Share) -> Outbox:
@@ -451,17 +447,15 @@ class LocalSite(Site):
         if strangers:
             raise MethodError(f"peer {running.id!r} shares with {strangers[:5]}, which are not its neighbours")
         if self.setup.privacy.on:
-            release = self._release_context(running.id, share.phase)
-            messages = self.releases.shared(release, messages)
-            # Store this at once: releases count even if the peer fails later in this round.
-            self._store(running.id, release.record)
+            with self._releasing(running.id, share.phase, Message()) as release:
+                messages = self.releases.shared(release, messages)
         return Outbox(share.phase, messages)
 
     # -- requests to a site ---------------------------------------------------------------------------------------
 
     def replies(self, phase: str, messages: Mapping[str, Message]) -> Iterator[tuple[str, Message]]:
         if phase in STEPS:
-            yield from self._secure_replies(phase, messages)
+            yield from self._secure_replies(phase, messages).items()
             return
         for id, reply in self._method_replies(phase, messages):
             if self.setup.sums_securely:
@@ -472,59 +466,56 @@ class LocalSite(Site):
                     continue
             yield id, reply
 
-    def _secure_replies(self, step: str, messages: Mapping[str, Message]) -> Iterator[tuple[str, Message]]:
+    def _secure_replies(self, step: str, messages: Mapping[str, Message]) -> dict[str, Message]:
         """Answer a step of secure sums; the step with masked numbers runs a phase of the method."""
-        replies: Mapping[str, Message] = {}
+        replies, answers = dict[str, Message](), dict[str, Message]()
         if step == MASKED and messages:
             phase, _ = inner(next(iter(messages.values())))
             replies = dict(self._method_replies(phase, {id: inner(message)[1] for id, message in messages.items()}))
+            messages = {id: messages[id] for id in replies}
         for id, message in messages.items():
-            if step == MASKED and id not in replies:
-                continue
-            try:
+            with self.failures.of(id, step):
                 if id not in self.members:
                     least = self.setup.privacy.min_members
                     self.members[id] = SumMember(id, self.clients_now[id].size, self.signatures, least)
                 answer = self.members[id].answer(step, message, replies.get(id))
                 if step == MASKED:
                     check_plain(self.setup.method, phase, answer)
-            except Exception as error:
-                self.failures.note(error, id, step)
-                continue
-            yield id, answer
+                answers[id] = answer
+        return answers
 
     def _method_replies(self, phase: str, messages: Mapping[str, Message]) -> Iterator[tuple[str, Message]]:
         # A client without training samples, as an unseen client may be, cannot answer.
         waiting = deque(id for id in messages if self.clients_now[id].size)
         ready: dict[str, Message | None] = {}  # None: the client has failed
-        noted = len(self.failures.list)  # earlier failures belong to another exchange
-        for running in self.run_flows(list(waiting), lambda id: self.flow(id, phase, messages[id]), phase):
-            with self.failures.of(running.id, phase):
-                ready[running.id] = self.finish_reply(running)
+        for id, running in self.run_flows(list(waiting), lambda id: self.flow(id, phase, messages[id]), phase):
+            ready[id] = None
+            if running is not None:
+                with self.failures.of(id, phase):
+                    ready[id] = self.finish_reply(running)
             del running
-            ready |= {failure.id: None for failure in self.failures.list[noted:]}
-            noted = len(self.failures.list)
             while waiting and waiting[0] in ready:
-                id = waiting.popleft()
-                if (reply := ready.pop(id)) is not None:
-                    yield id, reply
-        yield from ((id, reply) for id in waiting if (reply := ready.pop(id, None)) is not None)
+                first = waiting.popleft()
+                if (reply := ready.pop(first)) is not None:
+                    yield first, reply
 
     def begin(self, neighbours: Mapping[str, frozenset[str]]) -> None:
         self.neighbours, self.peer_flows = neighbours, {}
 
     def step(self, inboxes: Mapping[str, dict[str, Message] | None]) -> dict[str, Outbox]:
         posts: dict[str, Outbox] = {}
-        for running in self.run_flows(list(inboxes), self._round_of, "round", inboxes):
-            with self.failures.of(running.id, "round"):
+        for id, running in self.run_flows(list(inboxes), self._round_of, "round", inboxes):
+            if running is None:
+                continue
+            with self.failures.of(id, "round"):
                 if (share := running.share) is None:
-                    del self.peer_flows[running.id]
+                    del self.peer_flows[id]
                     self.keep_state(running)
                 else:
                     try:
-                        posts[running.id] = self.outbox(running, share)
+                        posts[id] = self.outbox(running, share)
                     except BudgetSpent:
-                        posts[running.id] = Outbox(share.phase, {})  # it sends nothing, but still receives
+                        posts[id] = Outbox(share.phase, {})  # it sends nothing, but still receives
                         raise
         return {id: posts[id] for id in inboxes if id in posts}
 
@@ -540,13 +531,14 @@ class LocalSite(Site):
             self.peer_flows[id] = Running(id, "round", view, flow)
         return self.peer_flows[id]
 
-    def _welcome_of(self, id: str) -> Running:
-        view = self._view_for_flow(id)
-        return Running(id, "welcome", view, self.method().welcome(view))
-
     def welcome(self, ids: Iterable[str]) -> None:
-        for running in self.run_flows(list(ids), self._welcome_of, "welcome"):
-            self.keep_state(running)
+        def start(id: str) -> Running:
+            view = self._view_for_flow(id)
+            return Running(id, "welcome", view, self.method().welcome(view))
+
+        for _, running in self.run_flows(list(ids), start, "welcome"):
+            if running is not None:
+                self.keep_state(running)
 
     def reports(self, ids: Iterable[str]) -> dict[str, Message]:
         reports: dict[str, Message] = {}
@@ -556,59 +548,8 @@ class LocalSite(Site):
         return reports
 
     def scores(self, offers: Mapping[str, Message]) -> dict[str, Score]:
-        setup, models = self.setup, self.models(offers)
-        tests, names = {id: self.clients_now[id].test for id in models}, _model_names(models)
-        self.score_keys = {id: (names[id], builtins.id(tests[id])) for id in models}
-        self.scored = {at: self.scored[at] for at in self.score_keys.values() if at in self.scored}
-        errors = self._run_score_jobs(self._score_jobs(models, names), models)
-        scores: dict[str, Score] = {}
-        for id, at in self.score_keys.items():
-            if at in errors:
-                self.failures.note(errors[at], id, "evaluate")
-                continue
-            params, test, score = self.scored[at]
-            if setup.measures and not score.further:
-                score = score._replace(further=values(setup.measures, setup.net_of(id), params, test, id))
-                self.scored[at] = params, test, score
-            scores[id] = score
-        return scores
-
-    def _run_score_jobs(self, jobs: list[ScoreJob], models: Mapping[str, Params]) -> dict[Hashable, FedkinError]:
-        """Add the scores of these jobs to `scored`; returns errors, by the key of the score that is missing."""
-        errors: dict[Hashable, FedkinError] = {}
-        while jobs:
-            again: list[ScoreJob] = []
-            for job, results in self.executor.run(jobs):
-                assert isinstance(job, ScoreJob)
-                if not isinstance(results, FedkinError):
-                    for id, result in zip(job.ids, results, strict=True):
-                        test = self.clients_now[id].test
-                        self.scored[self.score_keys[id]] = models[id], test, Score(len(test), *result)
-                elif len(job.ids) > 1:
-                    # One of these clients failed: score each alone, so that the others get their scores.
-                    again += [replace(job, ids=(id,)) for id in job.ids]
-                else:
-                    errors[self.score_keys[job.ids[0]]] = results
-            jobs = again
-        return errors
-
-    def scored_model(self, id: str) -> Params:
-        """Return this client's model in the last scoring."""
-        return self.scored[self.score_keys[id]][0]
-
-    def _score_jobs(self, models: Mapping[str, Params], names: Mapping[str, Hashable]) -> list[ScoreJob]:
-        """Return jobs for the pairs of model and test samples that have no score yet, each pair once."""
-        firsts: dict[Hashable, dict[Hashable, str]] = {}
-        for id, at in self.score_keys.items():
-            if at not in self.scored:
-                firsts.setdefault(names[id], {}).setdefault(at, id)
-        jobs = []
-        for ids in (tuple(of_model.values()) for of_model in firsts.values()):
-            size = max(_TOGETHER, -(-len(ids) // self.executor.parts))
-            for part in (ids[start : start + size] for start in range(0, len(ids), size)):
-                net = self.setup.net_of(part[0])
-                jobs.append(ScoreJob(part, models[part[0]], self.setup.task, net, self.number))
-        return jobs
+        models = self.models(offers)
+        return self.scorer.scores(models, {id: self.clients_now[id].test for id in models}, self.number)
 
     def models(self, offers: Mapping[str, Message]) -> dict[str, Params]:
         models, flows = dict[str, Params](), dict[str, Running]()
@@ -616,14 +557,14 @@ class LocalSite(Site):
             with self.failures.of(id, "use"):
                 used = self.model_or_flow(id, offer)
                 if isinstance(used, Running):
-                    flows[id], models[id] = used, {}  # the empty dict keeps the place of the client
+                    flows[id] = used
                 else:
                     models[id] = used
-        if flows:
-            with self.uncounted():
-                for running in self.run_flows(list(flows), flows.__getitem__, "use"):
-                    models[running.id] = running.result
-        return models if all(models.values()) else {id: params for id, params in models.items() if params}
+        with self.uncounted():
+            for id, running in self.run_flows(list(flows), flows.__getitem__, "use"):
+                if running is not None:
+                    models[id] = running.result
+        return {id: models[id] for id in offers if models.get(id)}
 
     def model_or_flow(self, id: str, offer: Message) -> Params | Running:
         """Return the client's current parameters, or a flow that computes them without changing the client's state."""
@@ -664,12 +605,3 @@ class LocalSite(Site):
 
     def close(self) -> None:
         self.executor.close()
-
-
-def _model_names(models: Mapping[str, Params]) -> dict[str, Hashable]:
-    """Return a key of each client's model, equal for the same tensors; a mapping that clients share is read once."""
-    names: dict[int, Hashable] = {}
-    for params in models.values():
-        if id(params) not in names:
-            names[id(params)] = frozenset((name, id(tensor)) for name, tensor in params.items())
-    return {client: names[id(params)] for client, params in models.items()}

@@ -119,18 +119,18 @@ def difference(here: Agreement, there: Agreement) -> str:
     )
 
 
+_TASK_FACTS = {
+    "the task is": "kind", "inputs have shape": "shape", "the number of classes is": "classes",
+    "the number of targets is": "targets", "the inputs with codes are": "codes",
+}  # fmt: skip
+
+
 def _tasks_differ(here: Task, there: Task) -> str:
-    for (name, one), other in zip(_task_facts(here).items(), _task_facts(there).values(), strict=True):
+    for words, field in _TASK_FACTS.items():
+        one, other = getattr(here, field), getattr(there, field)
         if one != other:
-            return f"{name} {escaped(str(one), 60)} here and {escaped(str(other), 60)} there"
+            return f"{words} {escaped(str(one), 60)} here and {escaped(str(other), 60)} there"
     return ""
-
-
-def _task_facts(task: Task) -> dict[str, Any]:
-    return {
-        "the task is": task.kind, "inputs have shape": task.shape, "the number of classes is": task.classes,
-        "the number of targets is": task.targets, "the inputs with codes are": task.codes,
-    }  # fmt: skip
 
 
 def _columns_differ(here: tuple[str, ...], there: tuple[str, ...]) -> str:

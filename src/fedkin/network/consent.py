@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from fedkin.data.own import CLASS, OwnTable
@@ -33,6 +33,7 @@ from fedkin.forms import (
 )
 from fedkin.learning.metrics import file_of
 from fedkin.network.agreement import SetupOf, setup_and_agreement
+from fedkin.network.link import Left
 from fedkin.untrusted import escaped
 
 _ROOM = 1 << 16  # bytes of names in a message
@@ -56,7 +57,22 @@ def lines_about(client: Client, peer: bool = False) -> list[str]:
     return lines
 
 
-def disclosure_with_table(
+def consent_to_profile(
+    table: OwnTable, settings: str, setup_of: SetupOf, ledger: Ledger, consent: Callable[[list[str]], bool],
+    later: Iterable[str] = (),
+) -> bool:  # fmt: skip
+    """Ask for consent to send a table's profile; returns whether all messages were shown too. Raises Left.
+
+    later: further lines to show.
+    """
+    lines, complete = _disclosure_with_table(table, settings, setup_of, ledger)
+    if not consent([*lines, *later]):
+        raise Left
+    ledger.sent_unprotected.append("profile")
+    return complete
+
+
+def _disclosure_with_table(
     table: OwnTable, settings: str, setup_of: SetupOf, ledger: Ledger
 ) -> tuple[list[str], bool]:  # fmt: skip
     """Return lines that say all that a participant with a table will send, and whether the lines are complete.

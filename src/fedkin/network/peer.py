@@ -23,8 +23,8 @@ from fedkin.federation import Client, Entry, Roster
 from fedkin.flow import Message, PeerMethod
 from fedkin.graph import network
 from fedkin.learning.devices import opened
+from fedkin.network.hello import about_of
 from fedkin.network.peer_exchange import PeerExchange, PeerMessage
-from fedkin.network.registration import about_of
 from fedkin.network.status import StatusFile
 from fedkin.untrusted import escaped, plain_word
 

@@ -11,9 +11,10 @@ from fedkin.data.own import OwnTable
 from fedkin.errors import DataError, MethodError, RunError, first_few
 from fedkin.federation.summaries import ColumnTypes, TableSummary, agree, common_columns
 from fedkin.network.agreement import Agreement, difference
+from fedkin.network.gathering import Shared
+from fedkin.network.hello import LARGEST_HELLO
 from fedkin.network.link import Left, Link, Missed, Refused
 from fedkin.network.messages import WireMessage, encode, read
-from fedkin.network.registration import LARGEST_HELLO, Shared
 from fedkin.untrusted import error_text, escaped
 
 _SHORT = 0.5  # seconds of one pull from a peer

@@ -25,13 +25,14 @@ from fedkin.flow import AnyMethod, Params, PeerMethod
 from fedkin.learning.metrics import MEASURES
 from fedkin.methods.given import Given
 from fedkin.network.agreement import Agreement, difference, setup_and_agreement
-from fedkin.network.consent import disclosure, disclosure_with_table, largest_message
+from fedkin.network.consent import consent_to_profile, disclosure, largest_message
+from fedkin.network.gathering import Shared
 from fedkin.network.join_file import Join
 from fedkin.network.link import Left, Link
 from fedkin.network.peer import PeerEngine
 from fedkin.network.peer_exchange import PeerExchange, PeerOutbox
 from fedkin.network.peer_tables import agree_with_peers
-from fedkin.network.registration import Registration, Shared
+from fedkin.network.registration import Registration
 from fedkin.network.server import NetworkEngine
 from fedkin.network.settings import NetworkSettings
 from fedkin.network.status import StatusFile
@@ -208,7 +209,7 @@ def setup_of(text: str, task: Task) -> Setup:
 
 
 def take_home(
-    folder: Path, settings: str, setup: Setup, client: Client, shared: SharedEncoding | None, params: Params,
+    folder: Path, settings: str, setup: Setup, shared: SharedEncoding | None, client: Client, params: Params,
     round: int, csv: CsvFormat | None = None,
 ) -> str:  # fmt: skip
     """Store a client's model of a round in its own folder, as a run stores models; returns its hash. Raises RunError.
@@ -265,8 +266,8 @@ def serve(
         try:
             with StatusFile(link, folder, "server", lambda: list(registration.members), experiment.name) as status:
                 roster = registration.wait(stopping)
-                assert registration.setup is not None
-                setup = replace(registration.setup, engine=run, public=public_from(root))
+                assert registration.gathering.setup is not None
+                setup = replace(registration.gathering.setup, engine=run, public=public_from(root))
                 setup.method.check(roster)
                 setup.training.count(len(roster.seen))
                 engine = NetworkEngine(setup, roster, registration, status, stopping=stopping)
@@ -307,22 +308,6 @@ def _check_for_peers(experiment: Experiment) -> None:
         raise ConfigError("run.network: 'planted' needs the groups of all, which no peer knows; choose another")
 
 
-def _consent_to_profile(
-    table: OwnTable, settings: str, ledger: Ledger, consent: Callable[[list[str]], bool]
-) -> bool:  # fmt: skip
-    """Ask for consent to send a table's profile; returns whether all that leaves later was shown too. Raises Left."""
-    lines, all_shown = disclosure_with_table(table, settings, setup_of, ledger)
-    if not consent(lines):
-        raise Left
-    ledger.sent_unprotected.append("profile")
-    return all_shown
-
-
-def _rounds_done(folder: Path) -> int:
-    checkpoint, _ = Checkpoints(folder).survey()
-    return 0 if checkpoint is None else checkpoint.round
-
-
 def exchange(
     experiment: Experiment, link: Link, samples: tuple[Client, Task] | OwnTable, names: Sequence[str], folder: Path, *,
     device: str = "cpu", watcher: Watcher | None = None,
@@ -338,7 +323,7 @@ def exchange(
     settings, stop, ledger = settings_of(experiment, names), stop or Event(), ledger or Ledger()
     shared, agreed, consented = None, None, False
     if isinstance(samples, OwnTable):
-        consented = _consent_to_profile(samples, settings, ledger, consent)
+        consented = consent_to_profile(samples, settings, setup_of, ledger, consent)
         kept, begin = read_shared(folder), experiment.network.clients
         shared = agree_with_peers(link, names, begin, samples, settings, kept=kept, stop=stop, say=say)
         agreed = shared.agreed
@@ -358,7 +343,8 @@ def exchange(
         if shared is not None:
             write_shared(folder, shared)
         mine = mine.model_copy(update={"columns": tuple(map(str, client.about.get("columns", ())))})
-        outbox, done = PeerOutbox(folder / "sent"), _rounds_done(folder)
+        outbox, (checkpoint, _) = PeerOutbox(folder / "sent"), Checkpoints(folder).survey()
+        done = 0 if checkpoint is None else checkpoint.round
         page = ledger.page(outbox.life(), setup.privacy)
         near = PeerExchange(link, names, mine, experiment.network, limit, outbox, say=say, stop=stop, done=done)
         try:
