@@ -26,6 +26,7 @@ from scipy.spatial.distance import cdist
 
 from fedkin.errors import GraphError, first_few
 from fedkin.graph._check import Array, Labels
+from fedkin.graph.moments import Moments, fields_of, pool
 from fedkin.graph.p_values import (
     ClassClientFit,
     Interaction,
@@ -39,7 +40,7 @@ from fedkin.graph.p_values import (
     ward,
 )
 from fedkin.graph.record import MEANINGS, Evidence
-from fedkin.graph.signatures import BLOCKS, Cells, Moments, Signature, fields_of, pool
+from fedkin.graph.signatures import BLOCKS, Cells, Signature
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,7 +26,7 @@ from fedkin.flow import Ask, Message, ServerFlow, ServerMethod, phase
 from fedkin.forms import COUNT, Bytes, Context, Fields, Noised, Shaped, Sums
 from fedkin.graph import Evidence, Plan, Signature, Spread, Verdicts, canonical, find, place, same_alpha, sign
 from fedkin.graph import private_signatures as private
-from fedkin.graph.signatures import Moments
+from fedkin.graph.moments import Moments
 from fedkin.keys import key
 from fedkin.methods.blocks.vectors import Labels
 from fedkin.tasks import Task
