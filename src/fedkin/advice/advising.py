@@ -35,7 +35,8 @@ from fedkin.data.sources.tables import TableSource
 from fedkin.errors import ConfigError, DataError, RunError, nearest
 from fedkin.federation import Federation
 from fedkin.federation.samples import hash_of
-from fedkin.federation.table_encoding import columns_of, numbers, texts
+from fedkin.federation.table_columns import columns_of
+from fedkin.federation.table_values import numbers, texts
 from fedkin.learning.models import MODELS
 from fedkin.learning.sgd import infer
 from fedkin.methods.blocks.pulled_head import SHARED, Strength

@@ -23,7 +23,7 @@ from fedkin.data.table_files import CsvFormat
 from fedkin.errors import ConfigError, DataError
 from fedkin.federation import Client, Federation, Scale, Task
 from fedkin.federation.summaries import ColumnTypes, SharedEncoding, summary_of
-from fedkin.federation.table_encoding import Reading
+from fedkin.federation.table_columns import Reading
 from fedkin.tasks import Kind
 from fedkin.untrusted import error_text, escaped
 

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from fedkin.errors import DataError, first_few
-from fedkin.federation.table_encoding import name_of_type, remember, remembered, texts, without_views
+from fedkin.federation.table_values import name_of_type, remember, remembered, texts, without_views
 from fedkin.untrusted import Refused, error_text, escaped, most, parquet_in, within
 
 _LOG = logging.getLogger("fedkin")

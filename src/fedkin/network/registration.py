@@ -25,7 +25,7 @@ from fedkin.errors import ConfigError, DataError, MethodError, RunError, first_f
 from fedkin.federation import Client, Entry, Federation, Roster
 from fedkin.federation.samples import Absence
 from fedkin.federation.summaries import ColumnTypes, SharedEncoding, TableSummary, agree, common_columns, unlike_targets
-from fedkin.federation.table_encoding import Reading
+from fedkin.federation.table_columns import Reading
 from fedkin.network.agreement import Agreement, SetupOf, Terms, difference, setup_and_agreement
 from fedkin.network.link import Link, LinkError, Missed, Refused
 from fedkin.network.messages import Count, Id, Pointer, WireMessage, encode, read

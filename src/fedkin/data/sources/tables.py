@@ -23,17 +23,9 @@ from fedkin.data.table_files import CsvFormat, code_like, column_notes, read_csv
 from fedkin.errors import DataError, first_few, nearest
 from fedkin.federation import Scale
 from fedkin.federation.summaries import SharedEncoding
-from fedkin.federation.table_encoding import (
-    Columns,
-    Encoding,
-    Reading,
-    Target,
-    codes,
-    columns_of,
-    encoded,
-    find_target,
-    remember,
-)
+from fedkin.federation.table_columns import Columns, Reading, columns_of
+from fedkin.federation.table_encoding import Encoding, Target, encoded, find_target
+from fedkin.federation.table_values import codes, remember
 from fedkin.untrusted import error_text, escaped, most
 
 _LOG = logging.getLogger("fedkin")
