@@ -268,7 +268,11 @@ class Flt(Taskonomy):
         return {id: Message(signature=reply["centres"], **n[id]) for id, reply in replies.items()}
 
     def prepare_encoder(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[bool]:
-        """Make the encoder once; return False if the moments that it needs did not arrive."""
+        """Make the encoder once; return False if the moments that it needs did not arrive.
+
+        The server's state then also has encoder: its parameters that clients need; moments: count, total and squares
+        of the inputs that it was trained on, or of the clients' inputs; empty for images.
+        """
         state, shape = server.state, server.task.numbers("method.encoder")
         if "encoder" in state:
             return True

@@ -121,8 +121,7 @@ class Taskonomy(ServerMethod):
         newcomers the rows after them. group: {client id: number of its group}. models: {number as text: params}. model:
         {client id: number as text} of the model that the client has. In Case II these are the groups' numbers. changed:
         {client id: True} of clients whose data are no longer those of their signature (the paper's Delta). sizes:
-        {client id: n_j}, with `stale` only. encoder: the encoder's parameters that clients need. moments: count, total
-        and squares of the inputs that it was trained on, or of the clients' inputs; empty for images.
+        {client id: n_j}, with `stale` only.
 
         A client's state: signed, a hash of the samples that its signature stands for.
         """
