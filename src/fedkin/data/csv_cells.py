@@ -110,8 +110,14 @@ def _typed(column: pa.ChunkedArray, name: str, csv_format: CsvFormat, delimiter:
         if (dates := _dates(texts, name, csv_format.dates)) is not None:
             return dates
         floats = _cast(texts, pa.float64())
-    if (plain_numbers := _plain_numbers(column, texts, floats, csv_format, plain)) is not None:
-        return plain_numbers, ""
+    if _all(pc.match_substring_regex(texts, _WHOLE)):
+        # Whole numbers beyond 64 bits are names; a float would lose digits.
+        large = _cast(pc.replace_substring_regex(texts, r"^\+", ""), pa.int64())
+        return column if large is None else large, ""
+    if plain:
+        return column if floats is None else floats, ""
+    if floats is not None and not _may_have_thousands(texts, csv_format):
+        return floats, ""
     return _marked_numbers(texts, column, name, csv_format, delimiter)
 
 
@@ -128,27 +134,14 @@ def _has_lost_zeros(texts: pa.ChunkedArray, typed: pa.ChunkedArray) -> bool:
     return bool(numeric and pc.any(pc.match_substring_regex(pc.utf8_trim_whitespace(texts), _PADDED)).as_py())
 
 
-def _plain_numbers(
-    column: pa.ChunkedArray, texts: pa.ChunkedArray, floats: pa.ChunkedArray | None, csv_format: CsvFormat, plain: bool
-) -> pa.ChunkedArray | None:
-    """Whole numbers, or floats unless their points may be marks of thousands; None for other columns.
-
-    plain: no number has a mark of thousands; other columns stay texts.
-    """
-    if _all(pc.match_substring_regex(texts, _WHOLE)):
-        whole = _cast(pc.replace_substring_regex(texts, r"^\+", ""), pa.int64())
-        # Whole numbers beyond 64 bits are names; a float would lose digits.
-        return column if whole is None else whole
-    if plain:
-        return column if floats is None else floats
-    if floats is None or csv_format.decimal == ",":
-        return None
-    dotted = texts.filter(pc.match_substring(texts, "."))
-    return None if _all(pc.match_substring_regex(dotted, _GROUPED), least=1) else floats
-
-
 # Up to three digits, then groups of three digits, each after a point.
 _GROUPED = r"^[+-]?[1-9][0-9]{0,2}(\.[0-9]{3})+$"
+
+
+def _may_have_thousands(texts: pa.ChunkedArray, csv_format: CsvFormat) -> bool:
+    """Whether the points in these numbers may be marks of thousands."""
+    dotted = texts.filter(pc.match_substring(texts, "."))
+    return csv_format.decimal == "," or _all(pc.match_substring_regex(dotted, _GROUPED), least=1)
 
 
 def _all(flags: pa.ChunkedArray, least: int = 0) -> bool:
