@@ -117,7 +117,10 @@ class Plan:
                 f"targets: {most} classes and {count:.0f} numbers; expected whole numbers below "
                 f"{classes or 'the number of classes'} at every client, or floats at every client"
             )
-        target = _mean_and_deviation(count, first, second) if count else None
+        target = None
+        if count:
+            mean = first / count
+            target = float(mean), float(np.sqrt(max(second / count - mean**2, 0.0))) or 1.0
         return cls(parts[0].dim, squares, classes, target, features, seed=seed)
 
     def to_arrays(self) -> Arrays:
@@ -209,12 +212,6 @@ def _check_formats(spreads: Sequence[Spread]) -> None:
     if len(formats) > 1:
         widths = ", ".join(str(dim) for dim, _ in sorted(formats))
         raise GraphError(f"clients have {widths} numbers per sample; expected one format")
-
-
-def _mean_and_deviation(count: float, first: float, second: float) -> tuple[float, float]:
-    """Mean and deviation from sums of powers; a deviation of 0 becomes 1."""
-    mean = first / count
-    return float(mean), float(np.sqrt(max(second / count - mean**2, 0.0))) or 1.0
 
 
 def as_samples(x: Any) -> Any:
