@@ -231,18 +231,15 @@ def _padded(batches: Sequence[Sequence[Any]]) -> tuple[Any, Any]:
 def _check(chain: Chain, members: Sequence[StackedFit]) -> None:
     """Raise NotStacked unless each sample is a row of numbers, of the same kind at all members."""
     first = members[0].samples
-    for member in members:
-        member_samples = member.samples
-        x, like = member_samples.x, first.x
-        if not isinstance(x, Tensor) or not isinstance(like, Tensor):
-            raise NotStacked("the inputs are no single array of numbers")
-        if x.dtype in CODES and member_samples.scale is None:
+    for samples in [member.samples for member in members]:
+        x, like = samples.x, first.x
+        if not isinstance(x, Tensor) or not isinstance(like, Tensor) or (x.dtype in CODES and samples.scale is None):
             raise NotStacked("the inputs are no single array of numbers")
         if x.ndim != 2 and not chain.flat:
             raise NotStacked("the inputs are no rows of numbers, and the net does not begin with nn.Flatten")
-        if (x.dtype, x.shape[1:], member_samples.scale) != (like.dtype, like.shape[1:], first.scale):
+        if (x.dtype, x.shape[1:], samples.scale) != (like.dtype, like.shape[1:], first.scale):
             raise NotStacked("the clients' arrays are not of one kind")
-        if (member_samples.y.dtype, member_samples.y.shape[1:]) != (first.y.dtype, first.y.shape[1:]):
+        if (samples.y.dtype, samples.y.shape[1:]) != (first.y.dtype, first.y.shape[1:]):
             raise NotStacked("the clients' targets are not of one kind")
 
 
