@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 from fedkin.data.sources.tables import Csv, Parquet
 from fedkin.data.table_files import code_like, column_notes
 from fedkin.errors import FedkinError
-from fedkin.federation.table_encoding import numbers, texts
+from fedkin.federation.table_values import numbers, texts
 
 SITES = (
     ["north", "south", "east"],

@@ -34,7 +34,8 @@ from fedkin.flow import Message, phase
 from fedkin.learning import Net, Training
 from fedkin.learning.models import Mlp
 from fedkin.methods import FedAvg, Flt, FltSame, SfmtlGraph
-from fedkin.methods.flt import RelatednessSettings, Taskonomy
+from fedkin.methods.blocks.taskonomy import Taskonomy
+from fedkin.methods.flt import RelatednessSettings
 from fedkin.views import ClientView
 
 GROUPS, CLASSES, FEATURES, TRAIN, TEST = 10, 4, 16, 20, 5

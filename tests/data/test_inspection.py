@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 
 from fedkin.data.inspection import Inspection, inspect, without
-from fedkin.federation.table_encoding import Reading, as_table
+from fedkin.federation.table_columns import Reading
+from fedkin.federation.table_values import as_table
 
 READING = Reading(target="died", client="site", time="day")
 

@@ -12,7 +12,8 @@ import pytest
 from pyarrow import parquet
 from pydantic import ValidationError
 
-from fedkin.data.table_files import DETECTED, CsvFormat, code_like, column_notes, is_number_like, read_csv, read_parquet
+from fedkin.data.csv_cells import DETECTED, CsvFormat, is_number_like
+from fedkin.data.table_files import code_like, column_notes, read_csv, read_parquet
 from fedkin.untrusted import Refused
 
 

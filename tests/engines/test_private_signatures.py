@@ -18,7 +18,8 @@ from fedkin.errors import ConfigError
 from fedkin.federation import Client, Federation, Samples
 from fedkin.flow import Message
 from fedkin.graph import Plan, ari, private_signatures
-from fedkin.methods.blocks.signatures import arrays, arrays_of
+from fedkin.methods.blocks.numeric_rows import arrays_of
+from fedkin.methods.blocks.signatures import arrays
 from fedkin.methods.cfl import Cfl
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.flt import Flt

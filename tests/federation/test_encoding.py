@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedkin.errors import DataError
-from fedkin.federation.table_encoding import Encoding, Profile, kinds_of, numbers, profile
+from fedkin.federation.table_encoding import Encoding, Profile, profile
+from fedkin.federation.table_values import kinds_of, numbers
 
 
 def table(rows: int, seed: int) -> pa.Table:

@@ -16,7 +16,8 @@ from fedkin.data.own import OwnTable
 from fedkin.data.sources.tables import Csv, Parquet
 from fedkin.errors import DataError
 from fedkin.federation.summaries import SharedEncoding, TableSummary, agree, summary_of, unlike_targets
-from fedkin.federation.table_encoding import Reading, as_table
+from fedkin.federation.table_columns import Reading
+from fedkin.federation.table_values import as_table
 from stays import HOSPITALS, written
 
 CASES: dict[str, dict[str, Any]] = {

@@ -12,7 +12,9 @@ import torch
 
 from fedkin.errors import DataError
 from fedkin.federation import Federation
-from fedkin.federation.table_encoding import Reading, as_table, columns_of, target_of
+from fedkin.federation.table_columns import Reading, columns_of
+from fedkin.federation.table_encoding import target_of_classes
+from fedkin.federation.table_values import as_table
 
 
 def frame(rows: int = 120, seed: int = 0) -> pd.DataFrame:
@@ -87,7 +89,7 @@ def test_the_order_of_classes_depends_on_no_hash() -> None:
     for values in (["0", "1", "1.5", "1.50", f"1{'0' * 5000}"], [str(more - 10**20) for more in range(5)]):
         for seed in range(5):
             mixed = np.random.default_rng(seed).permutation(values).tolist()
-            found = target_of(Reading(target="y", client="c", kind="classification"), mixed, False, list, "here")
+            found = target_of_classes("classification", mixed, False, None, "here")
             assert list(found.classes) == values
 
 

@@ -12,8 +12,9 @@ from scipy import stats
 from scipy.cluster.hierarchy import linkage, to_tree
 
 from fedkin.errors import GraphError
+from fedkin.graph.moments import Moments
 from fedkin.graph.p_values import clump_p, interaction, null_p, outlier_p, same_p, split_p, top_p, two_means, ward
-from fedkin.graph.signatures import Moments, repeats, serial
+from fedkin.graph.signatures import repeats, serial
 
 SPECTRA = {
     "one": [1.0],

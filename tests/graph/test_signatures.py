@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from fedkin.errors import DataError, GraphError
 from fedkin.graph import Plan, Signature, Spread, sign
-from fedkin.graph.signatures import Cells, Moments
+from fedkin.graph.moments import Moments
+from fedkin.graph.signatures import Cells
 
 
 def close(one: Moments, two: Moments, rtol: float = 1e-9, atol: float = 1e-12) -> None:

@@ -26,8 +26,10 @@ from fedkin.errors import ConfigError
 from fedkin.federation import Change, Client, Federation, Samples, Task
 from fedkin.flow import Message
 from fedkin.methods.blocks.clusters import continued
+from fedkin.methods.blocks.taskonomy import Taskonomy, along_edges, threshold
+from fedkin.methods.blocks.vectors import centres_of
 from fedkin.methods.fedavg import FedAvg
-from fedkin.methods.flt import Flt, RelatednessSettings, Taskonomy, along_edges, centres_of, relate, threshold
+from fedkin.methods.flt import Flt, RelatednessSettings, relate
 from fedkin.methods.flt_same import FltSame
 from fedkin.methods.local import Local
 from fedkin.settings import parse

@@ -20,7 +20,7 @@ from sklearn.decomposition import PCA
 from fedkin.engines import LocalEngine
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.graph import ari
-from fedkin.methods.flt import centres_of
+from fedkin.methods.blocks.vectors import centres_of
 from fedkin.methods.pca_km_hc import PcaKmHc, factor
 from support import after, present, small_federation, small_setup, stored
 

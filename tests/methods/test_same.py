@@ -15,7 +15,7 @@ from fedkin.federation import Federation, Samples, Task
 from fedkin.federation.inputs import parts
 from fedkin.flow import ServerMethod
 from fedkin.methods import METHODS
-from fedkin.methods.blocks.signatures import numeric_rows, width_of
+from fedkin.methods.blocks.numeric_rows import numeric_rows, width_of
 from fedkin.methods.cfl import Cfl
 from fedkin.methods.fedsem import FedSem
 from fedkin.methods.ifca import Ifca

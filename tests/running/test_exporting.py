@@ -26,7 +26,8 @@ from fedkin.cli import app
 from fedkin.data.sources.tables import Csv
 from fedkin.errors import ConfigError, DataError
 from fedkin.federation import Federation
-from fedkin.federation.table_encoding import Encoding, as_table, profile
+from fedkin.federation.table_encoding import Encoding, profile
+from fedkin.federation.table_values import as_table
 from fedkin.running import exported
 from fedkin.running.export import columns_of, export_model
 from support import module_at

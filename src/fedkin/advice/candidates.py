@@ -15,7 +15,8 @@ from fedkin.federation import Samples, Task
 from fedkin.graph import Plan, Spread, Verdicts, sign
 from fedkin.graph.record import SHARING
 from fedkin.keys import key
-from fedkin.methods.blocks.signatures import SMALLEST_DIFFERENCE, arrays_of, find_groups, has_columns
+from fedkin.methods.blocks.numeric_rows import arrays_of, has_columns
+from fedkin.methods.blocks.signatures import SMALLEST_DIFFERENCE, find_groups
 
 Array = npt.NDArray[np.float64]
 

@@ -21,7 +21,8 @@ from fedkin.advice.work import Bench, RowFacts, method_of, trained
 from fedkin.data.sources.tables import TableSource
 from fedkin.errors import ConfigError, nearest
 from fedkin.federation import Federation
-from fedkin.federation.table_encoding import columns_of, numbers, texts
+from fedkin.federation.table_columns import columns_of
+from fedkin.federation.table_values import numbers, texts
 from fedkin.learning.models import MODELS
 from fedkin.records.files import read_json, write_bytes, write_json
 from fedkin.running.experiment import Experiment, without_none

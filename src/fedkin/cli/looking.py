@@ -56,7 +56,7 @@ def print_findings(findings: Sequence[Finding], stderr: bool = False) -> None:
 
 def _print_columns(table: pa.Table, json: bool) -> None:
     """Print the columns to choose from, when no target is named."""
-    from fedkin.federation.table_encoding import kinds_of
+    from fedkin.federation.table_values import kinds_of
 
     rows = []
     for name in table.column_names:

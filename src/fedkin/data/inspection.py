@@ -12,9 +12,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import scipy
 
+from fedkin.data.csv_cells import is_number_like
 from fedkin.data.sources.tables import all_rare_columns, unnamed_codes
-from fedkin.data.table_files import column_notes, is_number_like
-from fedkin.federation.table_encoding import Encoded, Reading, codes, encoded, numbers
+from fedkin.data.table_files import column_notes
+from fedkin.federation.table_columns import Reading
+from fedkin.federation.table_encoding import Encoded, encoded
+from fedkin.federation.table_values import codes, numbers
 
 Kind = Literal[
     "id", "constant", "text", "missing", "leak", "duplicates", "few", "drift", "skew", "scale", "codes", "rare",

@@ -15,15 +15,15 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from fedkin.data.csv_cells import CsvFormat
 from fedkin.data.dataset import SPLITS, Dataset
 from fedkin.data.sources.folder import Folder
 from fedkin.data.sources.npz import read_arrays
 from fedkin.data.sources.tables import Csv, Parquet, TableSource, dataset_of, warn
-from fedkin.data.table_files import CsvFormat
 from fedkin.errors import ConfigError, DataError
 from fedkin.federation import Client, Federation, Scale, Task
 from fedkin.federation.summaries import ColumnTypes, SharedEncoding, summary_of
-from fedkin.federation.table_encoding import Reading
+from fedkin.federation.table_columns import Reading
 from fedkin.tasks import Kind
 from fedkin.untrusted import error_text, escaped
 

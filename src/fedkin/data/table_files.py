@@ -1,7 +1,7 @@
-"""Read CSV and Parquet files into Arrow tables, with notes on how columns were interpreted.
+"""Read CSV and Parquet files, or a folder of them, into Arrow tables, with notes on how columns were interpreted.
 
-The cells of a CSV file are read as texts first. Each column then becomes numbers, dates, truth values or texts by the
-rules below. Ambiguous values are refused; the error names the setting that decides.
+The cells of a CSV file are read as texts first. Each column then becomes numbers, dates, truth values or texts
+(`csv_cells.py`).
 """
 
 from __future__ import annotations
@@ -14,82 +14,20 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO, Literal, Self, cast
+from typing import BinaryIO, cast
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from fedkin.data.csv_cells import DETECTED, CsvFormat, code_example, is_numeric, rows_where, typed_column
 from fedkin.errors import DataError, first_few
-from fedkin.federation.table_encoding import name_of_type, remember, remembered, texts, without_views
+from fedkin.federation.table_values import name_of_type, remember, remembered, texts, without_views
 from fedkin.untrusted import Refused, error_text, escaped, most, parquet_in, within
 
 _LOG = logging.getLogger("fedkin")
 
-DATES = {"D.M.Y": "%d.%m.%Y", "D/M/Y": "%d/%m/%Y", "M/D/Y": "%m/%d/%Y"}
-
-# A whole number with a leading zero, as in codes.
-_LEADING = r"^\s*[+-]?0[0-9]"
-# A leading zero, or a zero at the end of two or more decimals; 7.0 does not count: some programs write 7 like this.
-_PADDED = r"^[+-]?0[0-9]|[.,][0-9]+0$"
-_WHOLE = r"^[+-]?[0-9]+$"
-_CLOCK = r"^([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9])?$"
-_DOTTED_DATE = r"^[0-9]{1,2}\.[0-9]{1,2}\.[0-9]{4}$"
-# A currency in front of a number, and a unit behind it.
-_UNIT = re.compile(r"^[$€£¥₹]\s?|\s?[A-Za-z%°µμ€$£][^\d\s]*$")
-# Thousands separators: all kinds of spaces count as one separator, and so do both apostrophes.
-_MARKS = str.maketrans("\u00a0\u2009\u202f\u2019", "   '")
-_TIMES = [pa.timestamp("s"), pa.timestamp("ns"), pa.timestamp("s", "UTC"), pa.timestamp("ns", "UTC")]
-_TIME_OF_DAY = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}"
-_ZONED = r"(Z|[+-][0-9]{2}:?[0-9]{2})$"
 _BLOCK = 1 << 20
-_MIXED = 0.5
-
-
-def _usual_marks(text: str) -> str:
-    return text.translate(_MARKS)
-
-
-class CsvFormat(BaseModel):
-    """The format of a CSV file. A setting that is None is detected where this is unambiguous.
-
-    missing: texts that stand for missing values, besides the usual ones.
-    """
-
-    model_config = ConfigDict(frozen=True)
-
-    delimiter: str | None = Field(None, min_length=1, max_length=1)
-    decimal: Literal[".", ","] | None = None
-    thousands: str | None = Field(None, min_length=1, max_length=1)
-    missing: tuple[str, ...] = ()
-    dates: Literal["D.M.Y", "D/M/Y", "M/D/Y"] | None = None
-
-    @field_validator("thousands")
-    @classmethod
-    def _a_mark(cls, mark: str | None) -> str | None:
-        usual = _usual_marks(mark or ",")
-        if usual not in ",.' ":
-            raise ValueError(f"expected a comma, a point, an apostrophe or a space; got {mark!r}")
-        return mark and usual
-
-    @model_validator(mode="after")
-    def _two_marks(self) -> Self:
-        if self.thousands is not None and self.decimal == self.thousands:
-            raise ValueError(f"decimal and thousands are both {self.decimal!r}; expected two marks")
-        return self
-
-    def allows(self, decimal: str, thousands: str) -> bool:
-        """Whether numbers may have these marks; `thousands`: "" for numbers without."""
-        return self.decimal in (None, decimal) and (not thousands or self.thousands in (None, thousands))
-
-
-DETECTED = CsvFormat()
-
-# (a column in its type, a note on how it was interpreted; "" if this was obvious)
-Typed = tuple[pa.ChunkedArray, str]
 
 
 def column_notes(table: pa.Table) -> dict[str, str]:
@@ -139,24 +77,13 @@ def read_csv(
         if name in untyped:
             continue
         cells = table.column(place)
-        as_name, as_code = name in names, name in coded
-        typed, note = _typed(cells, name, csv_format, delimiter, as_name or as_code)
-        if (as_name and _is_whole(typed)) or (as_code and _has_lost_zeros(cells, typed)):
-            typed = pc.utf8_trim_whitespace(cells)
+        typed, note = typed_column(cells, name, csv_format, delimiter, as_name=name in names, as_code=name in coded)
         table = table.set_column(place, name, typed)
         if note:
             notes[name] = note
-        if code := _code_example(cells, typed):
+        if code := code_example(cells, typed):
             leading[name] = code
     return remember(remember(table, "notes", notes), "codes", leading)
-
-
-def _code_example(cells: pa.ChunkedArray, typed: pa.ChunkedArray) -> str:
-    """The first cell with leading zeros of a column of whole numbers; empty if there is none."""
-    if not pa.types.is_integer(typed.type):
-        return ""
-    rows = _rows_where(pc.match_substring_regex(cells, _LEADING))
-    return str(cells[rows[0]].as_py().strip()) if rows else ""
 
 
 def _read_cells(path: Path, csv_format: CsvFormat) -> tuple[pa.Table, str]:
@@ -243,16 +170,12 @@ def _check_quotes(table: pa.Table, delimiter: str) -> None:
     """Raise Refused for a cell that contains rows of the table, because a quote in it was opened by mistake."""
     for place, name in enumerate(table.column_names):
         column = table.column(place)
-        for row in _rows_where(pc.greater(pc.count_substring(column, "\n"), 2)):
+        for row in rows_where(pc.greater(pc.count_substring(column, "\n"), 2)):
             inner = column[row].as_py().split("\n")[1:-1]
             if all(line.count(delimiter) == table.num_columns - 1 for line in inner):
                 cell = f"row {row + 1}: the cell of {escaped(name, 60)!r} has {len(inner) + 2} lines"
                 why = "a quote that opens there is never closed, or closed much later; remove or double it"
                 raise Refused(f"{cell}, each like a row of the table: {why}")
-
-
-def _rows_where(flags: pa.ChunkedArray) -> list[int]:
-    return np.flatnonzero(flags.fill_null(False).to_numpy()).tolist()
 
 
 # -- a folder of files ---------------------------------------------------------------------------------------------
@@ -361,7 +284,7 @@ def _with_common_types(table: pa.Table, leave_out: Sequence[str], as_text: Colle
     for number, name in enumerate(table.column_names):
         if name in leave_out:  # such a column may have a different type in each file
             table = table.set_column(number, name, pa.nulls(table.num_rows))
-        elif name in as_text and _is_numeric(table.schema.field(number).type):
+        elif name in as_text and is_numeric(table.schema.field(number).type):
             table = table.set_column(number, name, pa.array(texts(table, name), pa.string()))
     return table
 
@@ -386,220 +309,3 @@ def _types_in_two_files(name: str, types: list[pa.DataType], files: list[str], t
     if note := column_notes(tables[one]).get(name):
         what.append(f"and {files[one]} {note}")
     return ", ".join(what)
-
-
-# -- types of columns ----------------------------------------------------------------------------------------------
-
-
-def _is_numeric(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
-
-
-def _is_whole(typed: pa.ChunkedArray) -> bool:
-    """Whether all values are whole numbers, or true and false."""
-    if pa.types.is_floating(typed.type):
-        return _all(pc.equal(typed, pc.round(typed)))
-    return bool(pa.types.is_integer(typed.type) or pa.types.is_boolean(typed.type))
-
-
-def _has_lost_zeros(texts: pa.ChunkedArray, typed: pa.ChunkedArray) -> bool:
-    """Whether texts became numbers and lost a leading zero, or a zero at the end of decimals."""
-    numeric = _is_numeric(typed.type) or pa.types.is_boolean(typed.type)
-    return bool(numeric and pc.any(pc.match_substring_regex(pc.utf8_trim_whitespace(texts), _PADDED)).as_py())
-
-
-def _typed(column: pa.ChunkedArray, name: str, csv_format: CsvFormat, delimiter: str, plain: bool) -> Typed:
-    """Convert a column of texts to its type; plain: it holds names or codes, so no number has a thousands separator."""
-    if column.null_count == len(column):
-        return pa.chunked_array([pa.nulls(len(column))]), ""
-    if (whole := _cast(column, pa.int64())) is not None:
-        return whole, ""
-    texts, floats = column, _cast(column, pa.float64())
-    if floats is None:  # trimming takes as long as all other steps, and few columns need it
-        texts = pc.replace_substring_regex(pc.utf8_trim_whitespace(column), r"^\+", "")
-        if (values := _cast(texts, pa.int64(), pa.bool_())) is not None:
-            return values, ""
-        if (dates := _dates(texts, name, csv_format.dates)) is not None:
-            return dates
-        floats = _cast(texts, pa.float64())
-    if (plain_numbers := _plain_numbers(column, texts, floats, csv_format, plain)) is not None:
-        return plain_numbers, ""
-    return _marked_numbers(texts, column, name, csv_format, delimiter)
-
-
-def _plain_numbers(
-    column: pa.ChunkedArray, texts: pa.ChunkedArray, floats: pa.ChunkedArray | None, csv_format: CsvFormat, plain: bool
-) -> pa.ChunkedArray | None:
-    """Whole numbers, or floats unless their points may be marks of thousands; None for other columns.
-
-    plain: no number has a mark of thousands; other columns stay texts.
-    """
-    if _all(pc.match_substring_regex(texts, _WHOLE)):
-        whole = _cast(pc.replace_substring_regex(texts, r"^\+", ""), pa.int64())
-        # Whole numbers beyond 64 bits are names; a float would lose digits.
-        return column if whole is None else whole
-    if plain:
-        return column if floats is None else floats
-    if floats is None or csv_format.decimal == ",":
-        return None
-    dotted = texts.filter(pc.match_substring(texts, "."))
-    return None if _all(pc.match_substring_regex(dotted, _GROUPED), least=1) else floats
-
-
-# Up to three digits, then groups of three digits, each after a point.
-_GROUPED = r"^[+-]?[1-9][0-9]{0,2}(\.[0-9]{3})+$"
-
-
-def _all(flags: pa.ChunkedArray, least: int = 0) -> bool:
-    """Whether all known flags are true, and the column has at least `least` rows."""
-    return len(flags) >= least and bool(pc.all(flags, min_count=0).as_py())
-
-
-def _cast(texts: pa.ChunkedArray, *kinds: pa.DataType) -> pa.ChunkedArray | None:
-    """The texts in the first of these types that all of them can have; None if there is none."""
-    for kind in kinds:
-        with suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            return texts.cast(kind)
-    return None
-
-
-def _dates(texts: pa.ChunkedArray, name: str, stated: str | None) -> Typed | None:
-    """Dates and times: as 2026-01-31, as 31.1.2026 (no country writes the month first with points), or as stated.
-
-    Raises Refused if some times have a zone and others have none.
-    """
-    if not _all(pc.match_substring_regex(texts, r"^[0-9]{1,4}[-./:]"), least=1):
-        return None
-    if _all(pc.match_substring_regex(texts, _CLOCK)):
-        return pc.binary_join_element_wise("1970-01-01", texts, " ").cast(_TIMES[0]).cast(pa.time32("s")), ""
-    if (values := _cast(texts, pa.date32(), *_TIMES)) is not None:
-        return values, ""
-    if _all(pc.match_substring_regex(texts, _TIME_OF_DAY)):
-        _check_zones(texts, name)
-    if stated is None and not _all(pc.match_substring_regex(texts, _DOTTED_DATE)):
-        return None
-    values = pc.strptime(texts, format=DATES[stated or "D.M.Y"], unit="s", error_is_null=True)
-    if values.null_count > texts.null_count:
-        return None
-    note = "" if stated else f"{texts.drop_null()[0].as_py()!r} is read as day.month.year"
-    return values.cast(pa.date32()), note
-
-
-def _check_zones(texts: pa.ChunkedArray, name: str) -> None:
-    """Raise Refused if some times have a zone and others have none."""
-    zoned = pc.match_substring_regex(texts, _ZONED)
-    if pc.any(zoned).as_py() and not _all(zoned):
-        rows = [_rows_where(each)[0] for each in (zoned, pc.invert(zoned))]
-        one, other = (f"{texts[row].as_py()!r} in row {row + 1}" for row in rows)
-        where = f"column {escaped(name, 60)!r}: {one} has a time zone, {other} has none"
-        raise Refused(f"{where}; write all with a zone, or all without")
-
-
-# -- numbers as people write them ----------------------------------------------------------------------------------
-
-
-def is_number_like(text: str) -> bool:
-    """Whether a text is a number in some notation: "65,2", "1.104", "1 037", "$5", "103 mg/dL"."""
-    number = _usual_marks(_UNIT.sub("", text.strip()))
-    return any(pattern.fullmatch(number) for pattern in _PATTERNS.values())
-
-
-def _pattern(decimal: str, thousands: str) -> re.Pattern[str]:
-    point, mark = re.escape(decimal), re.escape(thousands)
-    whole = rf"[0-9]+|[1-9][0-9]{{0,2}}(?:{mark}[0-9]{{3}})+" if thousands else "[0-9]+"
-    return re.compile(rf"[+-]?(?:(?:{whole})(?:{point}[0-9]*)?|{point}[0-9]+)(?:[eE][+-]?[0-9]+)?")
-
-
-# {(decimal sign, thousands separator): the pattern of such a number}
-_PATTERNS = {
-    marks: _pattern(*marks)
-    for marks in ((".", ""), (".", ","), (",", ""), (",", "."), (".", "'"), (",", "'"), (".", " "), (",", " "))
-}
-
-
-def _marked_numbers(
-    texts: pa.ChunkedArray, column: pa.ChunkedArray, name: str, csv_format: CsvFormat, delimiter: str
-) -> Typed:
-    """Convert a column of numbers with decimal commas or thousands separators; other columns stay texts.
-
-    Raises Refused if the numbers are ambiguous and no setting decides.
-    """
-    values = list(map(_usual_marks, texts.drop_null().unique().to_pylist()))
-    readings = _readings(values, csv_format)
-    if not readings:
-        if _readings(values, DETECTED):
-            raise Refused(f"column {escaped(name, 60)!r}: {_not_allowed(texts, values, csv_format)}")
-        return column, _mixed(texts, values)
-    (numbers, *_) = readings.values()
-    if len(readings) > 1:
-        mark = "," if any("," in value for value in values) else "."
-        if mark == "," or delimiter != ",":
-            raise Refused(f"column {escaped(name, 60)!r}: {_two_meanings(texts, mark)}")
-        numbers = next(numbers for marks, numbers in readings.items() if marks[0] == mark)
-    canonical = dict(zip(values, numbers, strict=True))
-    return _as_numbers(texts, canonical), _note_of_change(canonical)
-
-
-def _note_of_change(canonical: Mapping[str, str]) -> str:
-    """The note on the first number that is written otherwise than it is read."""
-    changed = next((value for value, number in canonical.items() if number != value), None)
-    return "" if changed is None else f"{changed!r} is read as {canonical[changed]}"
-
-
-def _as_numbers(texts: pa.ChunkedArray, canonical: Mapping[str, str]) -> pa.ChunkedArray:
-    """Whole numbers if all are, else floats; canonical: {a number as written: the number with a point}."""
-    floats = [None if text is None else float(canonical[_usual_marks(text)]) for text in texts.to_pylist()]
-    numbers = pa.chunked_array([pa.array(floats, pa.float64())])
-    whole = all(number.lstrip("-").isdigit() for number in canonical.values())
-    exact = _cast(numbers, pa.int64()) if whole else None
-    return numbers if exact is None else exact
-
-
-def _readings(values: list[str], csv_format: CsvFormat) -> dict[tuple[str, str], list[str]]:
-    """The possible numbers of all texts, by (decimal sign, thousands separator); equal readings appear once."""
-    readings: dict[tuple[str, str], list[str]] = {}
-    for marks, pattern in _PATTERNS.items():
-        if csv_format.allows(*marks) and all(map(pattern.fullmatch, values)):
-            numbers = [_canonical(value, marks) for value in values]
-            if numbers not in readings.values():
-                readings[marks] = numbers
-    if len(readings) > 1 and csv_format.thousands is not None:
-        return {marks: numbers for marks, numbers in readings.items() if marks[1] == csv_format.thousands}
-    return readings
-
-
-def _not_allowed(texts: pa.ChunkedArray, values: list[str], csv_format: CsvFormat) -> str:
-    """Error text: the first number that is none with the settings, its row, and the settings."""
-    odd = next((value for value in values if not _readings([value], csv_format)), values[0])
-    row = next(row for row, text in enumerate(texts.to_pylist()) if text is not None and _usual_marks(text) == odd)
-    stated = {"decimal": csv_format.decimal, "thousands": csv_format.thousands}
-    which = " and ".join(f'data.{name} = "{mark}"' for name, mark in stated.items() if mark is not None)
-    how = "correct it, or name the column in data.categories or data.leave_out"
-    return f"{escaped(odd, 40)!r} in row {row + 1} is no number with {which}; {how}"
-
-
-def _two_meanings(texts: pa.ChunkedArray, mark: str) -> str:
-    """Error text: the first number with this mark, its row, and its two possible meanings."""
-    row = _rows_where(pc.match_substring(texts, mark))[0]
-    number = texts[row].as_py()
-    meanings = " or ".join(_canonical(number, marks) for marks in ((mark, ""), ("", mark)))
-    which = f'data.decimal = "{mark}", or data.thousands = "{mark}"'
-    return f"{number!r} in row {row + 1} may be {meanings}; say which: {which}"
-
-
-def _canonical(number: str, marks: tuple[str, str]) -> str:
-    decimal, thousands = marks
-    plain = number.replace(thousands, "") if thousands else number
-    return (plain.replace(decimal, ".") if decimal else plain).lstrip("+")
-
-
-def _mixed(texts: pa.ChunkedArray, values: list[str]) -> str:
-    """A note that most values of a column are numbers, with the first one that is not; empty if most are not."""
-    if sum(map(is_number_like, values)) <= _MIXED * len(values):
-        return ""
-    odd = next((value for value in values if not is_number_like(value)), None)
-    if odd is None:
-        return f"numbers such as {escaped(values[0], 40)!r} are read as text: write plain numbers, in one way"
-    odd, where = escaped(odd, 40), f"in row {next(iter(_rows_where(pc.equal(texts, odd))), 0) + 1}"
-    what = f"is read as text, although most of its values are numbers; not a number is {odd!r} {where}"
-    return f'{what}: data.missing = ["{odd}"] if nothing is known there'

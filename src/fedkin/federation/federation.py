@@ -24,8 +24,8 @@ from fedkin.tasks import Kind, Task
 
 if TYPE_CHECKING:
     # Tables need pyarrow, which takes a fifth of a second to import.
+    from fedkin.federation.table_columns import Kind as TableKind
     from fedkin.federation.table_encoding import Encoding, Target
-    from fedkin.federation.table_encoding import Kind as TableKind
 
 # Number of clients that the display in a notebook lists.
 _SHOWN = 20
@@ -196,7 +196,9 @@ class Federation(Roster[Client]):
         """
         from pydantic import ValidationError  # this import is slow, and most commands do not need it
 
-        from fedkin.federation.table_encoding import Reading, as_table, encoded, refuse_decimal_texts
+        from fedkin.federation.table_columns import Reading
+        from fedkin.federation.table_encoding import encoded
+        from fedkin.federation.table_values import as_table, refuse_decimal_texts
 
         try:
             reading = Reading(

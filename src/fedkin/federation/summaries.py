@@ -15,23 +15,19 @@ import pyarrow as pa
 from pydantic import Field
 
 from fedkin.errors import DataError, first_few
+from fedkin.federation.table_columns import Columns, Reading, columns_of
 from fedkin.federation.table_encoding import (
     AsJson,
-    Column,
-    Columns,
     Encoding,
     Moments,
     Profile,
-    Reading,
     Target,
-    columns_of,
-    is_number,
     kind_of,
-    kinds_of,
-    name_of_type,
     profiles_of,
-    target_of,
+    target_of_classes,
+    target_of_numbers,
 )
+from fedkin.federation.table_values import Column, is_number, kinds_of, name_of_type
 from fedkin.untrusted import escaped
 
 # The type of a column, which must be the same at all participants; "empty" is compatible with all types.
@@ -286,14 +282,15 @@ def _target(summaries: list[TableSummary], reading: Reading) -> Target:
     where, text = f"target {reading.target!r}", any(summary.target == "text" for summary in summaries)
     lists = [summary.values for summary in summaries if summary.values is not None]
     distinct = {value for values in lists for value in values} if len(lists) == len(summaries) else None
-
-    def moments() -> list[Moments]:
-        sent = [summary.moments for summary in summaries if summary.moments is not None]
-        if len(sent) < len(summaries):
+    kind = reading.kind or ("regression" if distinct is None else kind_of(distinct, text))
+    if kind == "regression":
+        moments = [summary.moments for summary in summaries if summary.moments is not None]
+        if len(moments) < len(summaries):
             raise DataError(f"{where}: expected numbers to predict, and a participant has none")
-        return sent
-
-    return target_of(reading, distinct, text, moments, where)
+        return target_of_numbers(moments, where)
+    if distinct is None:
+        raise DataError(f"{where}: a participant sent no values, and they are classes")
+    return target_of_classes(kind, distinct, text, reading.positive, where)
 
 
 def _type_of(table: pa.Table, name: str) -> ColumnType:

@@ -1,4 +1,4 @@
-"""Convert tables to arrays: the roles of columns, their values as numbers or texts, and their encoding as inputs.
+"""Convert tables to arrays: the encoding of columns as inputs, and the meaning of the target.
 
 The encoding is computed from sums and counts of each client, never from rows: numbers, dates and booleans are
 standardised; each category becomes a column. Missing values, and rare or unknown categories, have their own columns.
@@ -8,401 +8,32 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from fedkin.errors import DataError, nearest
-from fedkin.federation.arrays import (
-    Flags,
-    Ints,
-    Names,
-    check_ids,
-    hold_out,
-    hold_out_last,
-    need_no_nul,
-    rows_by_name,
-    which_test,
-)
+from fedkin.errors import DataError
+from fedkin.federation.arrays import Flags
+from fedkin.federation.table_columns import Columns, Kind, Reading, columns_of
+from fedkin.federation.table_values import Column, codes, is_number, kinds_of, need_numbers, numbers, texts
 from fedkin.tasks import Task
 from fedkin.untrusted import error_text, json_of
 
-Column = Literal["number", "category"]
-Kind = Literal["classification", "risk", "regression"]
-Floats = npt.NDArray[np.float64]
-
-_SECONDS_A_DAY = 86_400.0
-_UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
-# Whole numbers up to this size are exact as float64.
-_EXACT = 2.0**53
 # A target of whole numbers with at most this many different values has classes, unless `kind` says otherwise.
 CLASSES = 20
 # The squares of larger numbers are not finite; such numbers are codes for missing values, such as the largest float.
 _LARGEST = 1e150
-# A whole number, or one with a decimal point or comma.
-_NUMBER = re.compile(r"[+-]?[0-9]+([.,][0-9]+)?")
 _MISSING, _OTHER = "(missing)", "(other)"
 
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
-
-
-class Reading(BaseModel):
-    """The roles of a table's columns. See `Federation.from_frame`."""
-
-    model_config = ConfigDict(frozen=True)
-
-    target: str
-    client: str
-    time: str | None = None
-    group: str | None = None
-    person: str | None = None
-    kind: Kind | None = None
-    positive: str | None = None
-    split: str | None = None
-    test_fraction: float = Field(0.2, ge=0, lt=1)
-    leave_out: tuple[str, ...] = ()
-    categories: tuple[str, ...] = ()
-    least: int = Field(10, ge=1)
-    seed: int = Field(0, ge=0)
-
-    @property
-    def roles(self) -> dict[str, str]:
-        """{role: column} of the columns that are no inputs, without those left out."""
-        names = {role: getattr(self, role) for role in ("target", "client", "time", "group", "person", "split")}
-        if self.split in ("random", "time"):
-            del names["split"]
-        return {role: name for role, name in names.items() if name is not None}
-
-
-@dataclass(frozen=True)
-class Columns:
-    """A table, split by the roles of its columns.
-
-    inputs: the input columns; kinds: number or category, for each. client, group: [n] texts. rows: the rows of each
-    client. is_test: [n] True for test rows. values: [n] the target's texts. others: names of the other columns.
-    """
-
-    inputs: pa.Table
-    kinds: Mapping[str, Column]
-    client: Names
-    rows: Mapping[str, Ints]
-    is_test: Flags
-    values: npt.NDArray[np.object_]
-    group: Names | None
-    others: Sequence[str]
-
-    def training(self, table: pa.Table) -> dict[str, pa.Table]:
-        """The training rows of each client, from a table with the same rows."""
-        return {id: table.take(rows[~self.is_test[rows]]) for id, rows in self.rows.items()}
-
-
-def as_table(frame: Any) -> pa.Table:
-    """A frame of pandas or polars, a dict of columns, or an Arrow table, as an Arrow table; raises DataError."""
-    try:
-        if type(frame).__module__.split(".")[0] == "pandas":
-            frame = pa.Table.from_pandas(frame, preserve_index=False)
-        return without_views(frame if isinstance(frame, pa.Table) else pa.table(frame))
-    except (TypeError, ValueError, KeyError, pa.ArrowException) as error:
-        expected = "a frame of pandas or polars, an Arrow table or a dict of columns, of all clients, each of one kind"
-        raise DataError(f"frame: expected {expected}; got {type(frame).__name__} ({error_text(error)})") from None
-
-
-def without_views(table: pa.Table) -> pa.Table:
-    """The table with texts instead of string views, from which Arrow cannot take rows."""
-    fields = [field.with_type(pa.string()) if pa.types.is_string_view(field.type) else field for field in table.schema]
-    return table.cast(pa.schema(fields, table.schema.metadata))
-
-
-def remember(table: pa.Table, what: str, facts: Any) -> pa.Table:
-    """The table with facts in its metadata, under the name `what`; for "files": each file and its number of rows."""
-    metadata = table.schema.metadata or {}
-    return table.replace_schema_metadata({**metadata, f"fedkin.{what}".encode(): json.dumps(facts)})
-
-
-def remembered(table: pa.Table, what: str) -> Any:
-    """The facts that `remember` stored; None if there are none, or if another program uses this name for other data."""
-    try:
-        return json.loads((table.schema.metadata or {}).get(f"fedkin.{what}".encode(), b"null"))
-    except ValueError:
-        return None
-
-
-def row_at(table: pa.Table, row: int) -> str:
-    """Describe a row, counted from 0; if the table remembers its files, by its number in its file, counted from 1.
-
-    >>> table = pa.table({"x": [1, 2, 3]})
-    >>> row_at(table, 2), row_at(remember(table, "files", [("a.csv", 2), ("b.csv", 1)]), 2)
-    ('row 2', 'row 1 of b.csv, counted from 1 below the names of columns')
-    """
-    before = 0
-    for name, count in remembered(table, "files") or ():
-        if before <= row < before + count:
-            return f"row {row - before + 1} of {name}, counted from 1 below the names of columns"
-        before += count
-    return f"row {row}"
-
-
-# -- roles of columns ----------------------------------------------------------------------------------------------
-
-
-def columns_of(table: pa.Table, reading: Reading, where: str = "frame") -> Columns:
-    """Split the table by the roles of its columns; raises DataError naming `where`, column, and row or client."""
-    if table.num_rows == 0:
-        raise DataError(f"{where}: no rows; expected one for each sample")
-    others = _roles(table, reading, where)
-    client = _names(table, reading.client, where)
-    rows = rows_by_name(client)
-    check_ids(rows, f"{where}: column {reading.client!r}")
-    group = None if reading.group is None else _names(table, reading.group, where)
-    is_test = _test_rows(table, reading, client, where)
-    values = _target_texts(table, reading.target, client, where)
-    inputs = table.select([name for name in table.column_names if name not in others])
-    try:
-        kinds = kinds_of(inputs, reading.categories)
-    except DataError as error:
-        raise DataError(f"{where}: {error}") from None
-    return Columns(inputs, kinds, client, rows, is_test, values, group, others)
-
-
-def _roles(table: pa.Table, reading: Reading, where: str) -> list[str]:
-    """Names of the columns that are not inputs; raises DataError for unknown columns, two of a name, and two roles."""
-    named = [*reading.roles.items(), *(("leave_out", name) for name in reading.leave_out)]
-    _check_columns(table.column_names, named, where)
-    for name in (reading.target, reading.client):
-        kind = table.schema.field(name).type
-        if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_nested(kind):
-            raise DataError(f"{where}: column {name!r}: expected texts or numbers, got {kind}")
-    first: dict[str, str] = {}
-    for role, name in [*named, *(("categories", name) for name in reading.categories)]:
-        if first.setdefault(name, role) != role:
-            raise DataError(f"{where}: {first[name]} and {role} are both {name!r}; expected different columns")
-    return [name for _, name in named]
-
-
-def _check_columns(columns: list[str], named: Sequence[tuple[str, str]], where: str) -> None:
-    """Raise DataError if there is no column for a (role, name), or there are two columns of one name."""
-    for role, name in named:
-        if name not in columns:
-            undivided = [column for column in columns if set(column).intersection(",;\t|")]
-            how = f"; if {undivided[0]!r} is two, say data.delimiter" if undivided else ""
-            raise DataError(f"{where}: {role}: no column {name!r}; {nearest(name, columns)}{how}")
-    twice = sorted({name for name in columns if columns.count(name) > 1})
-    if twice:
-        raise DataError(f"{where}: two columns are called {twice[0]!r}; expected different names")
-
-
-def _names(table: pa.Table, name: str, where: str) -> Names:
-    """[n] a column as texts; raises DataError where one is missing."""
-    kind = table.schema.field(name).type
-    if not _is_text(kind) and name_of_type(kind) not in ("numbers", "true and false", "nothing"):
-        raise DataError(f"{where}: column {name!r}: expected texts or whole numbers, got {kind}")
-    values, place = codes(table, name)
-    if pa.types.is_floating(kind) and any(not value.lstrip("-").isdigit() for value in values):
-        raise DataError(f"{where}: column {name!r}: expected texts or whole numbers, got fractions")
-    _need_all(table, name, place < 0, where)
-    need_no_nul(values, f"{where}: column {name!r}")
-    return np.array(values, dtype=np.str_)[place]
-
-
-def _need_all(table: pa.Table, name: str, empty: Flags, where: str) -> None:
-    """Raise DataError if a column is empty in some rows."""
-    if empty.any():
-        first = row_at(table, int(empty.argmax()))
-        also = "NA, NaN and null count as empty in a file of text"
-        raise DataError(f"{where}: column {name!r} is empty in {empty.sum()} rows, the first is {first} ({also})")
-
-
-def _test_rows(table: pa.Table, reading: Reading, client: Names, where: str) -> Flags:
-    """Which rows are test rows."""
-    split = reading.split or ("time" if reading.time is not None else "random")
-    if split not in ("random", "time"):
-        is_test = which_test(_names(table, split, where), f"{where}: column {split!r}", table.num_rows)
-        if lacking := sorted(set(client.tolist()) - set(client[~is_test].tolist())):
-            lacks = f"has no row with {split!r} = 'train'; expected at least one"
-            raise DataError(f"{where}: client {lacking[0]!r} {lacks}")
-        return is_test
-    # Hold out units: single rows, or all rows of a person at a client.
-    if reading.person is None:
-        unit = np.arange(table.num_rows)
-    else:
-        person = _names(table, reading.person, where)
-        unit = np.unique(np.char.add(np.char.add(client, "\0"), person), return_inverse=True)[1].reshape(-1)
-    _, first = np.unique(unit, return_index=True)
-    if split == "random":
-        return hold_out(client[first], reading.test_fraction, reading.seed)[unit]
-    if reading.time is None:
-        raise DataError(f"{where}: split 'time' needs the name of the column: time=...")
-    need_numbers(table, reading.time, where, "a date, a time or a number")
-    when = numbers(table, reading.time)
-    _need_all(table, reading.time, np.isnan(when), where)
-    latest = np.full(len(first), -np.inf)
-    np.maximum.at(latest, unit, when)
-    return hold_out_last(client[first], latest, reading.test_fraction)[unit]
-
-
-def _target_texts(table: pa.Table, name: str, client: Names, where: str) -> npt.NDArray[np.object_]:
-    """The target's values as texts; raises DataError for a row without one."""
-    values = texts(table, name)
-    empty = [row for row, value in enumerate(values) if value is None or value in ("nan", "inf", "-inf")]
-    if empty:
-        first = f"of client {str(client[empty[0]])!r}, is {row_at(table, empty[0])}"
-        raise DataError(
-            f"{where}: target {name!r} is unknown in {len(empty)} rows, the first, {first}; leave such rows out"
-        )
-    return values
-
-
-# -- values of columns ---------------------------------------------------------------------------------------------
-
-
-def kinds_of(table: pa.Table, categories: Sequence[str] = ()) -> dict[str, Column]:
-    """Whether each column is a number (also dates, durations and booleans) or a category (texts, and `categories`).
-
-    Raises DataError for a column that is neither, and for an unknown name in `categories`.
-    """
-    for name in categories:
-        if name not in table.column_names:
-            raise DataError(f"categories: no column {name!r}; the table has {', '.join(table.column_names)}")
-    kinds: dict[str, Column] = {}
-    for name in table.column_names:
-        stored = _plain(table.schema.field(name).type)
-        kinds[name] = "category" if name in categories or _is_text(stored) else "number"
-        if kinds[name] == "number" and name_of_type(stored) == "texts":
-            how = "make texts of it, or leave it out"
-            raise DataError(f"column {name!r}: expected numbers, texts, dates or booleans, got {stored}; {how}")
-    return kinds
-
-
-def refuse_decimal_texts(inputs: pa.Table, categories: Collection[str]) -> None:
-    """Raise DataError for a column of a frame whose texts are all numbers, some with decimals, unless in `categories`.
-
-    As texts, each number would be a category of its own.
-    """
-    for name in inputs.column_names:
-        if name in categories or not _is_text(inputs.schema.field(name).type):
-            continue
-        different = list(filter(None, map(str.strip, codes(inputs, name)[0])))
-        decimal = next((text for text in different if "." in text or "," in text), None)
-        if decimal is not None and all(map(_NUMBER.fullmatch, different)):
-            raise DataError(
-                f"frame: column {name!r}: expected numbers or categories, got texts that are numbers, such as "
-                f"{decimal!r}: convert the column to numbers, or name it in categories"
-            )
-
-
-def need_numbers(table: pa.Table, name: str, where: str, expected: str) -> None:
-    """Raise DataError unless a column holds numbers, dates or booleans; expected: words for the error message."""
-    if kinds_of(table.select([name]))[name] != "number":
-        kind = table.schema.field(name).type
-        got = f"texts such as {next(iter(codes(table, name)[0]), '')!r}" if _is_text(kind) else kind
-        how = (
-            ": if they are dates, data.dates (--dates) says their order in a CSV file, and pandas.to_datetime makes "
-            "dates of them in a frame"
-        )
-        raise DataError(f"{where}: column {name!r}: expected {expected}, got {got}{how if 'date' in expected else ''}")
-
-
-def name_of_type(stored: pa.DataType) -> str:
-    """A word for people that names values of this type."""
-    kind = _plain(stored)
-    tests = {
-        "nothing": pa.types.is_null, "true and false": pa.types.is_boolean, "times": pa.types.is_time,
-        "durations": pa.types.is_duration, "dates": pa.types.is_temporal,
-    }  # fmt: skip
-    for name, test in tests.items():
-        if test(kind):
-            return name
-    numeric = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
-    return "numbers" if numeric else "texts"
-
-
-def numbers(table: pa.Table, name: str) -> Floats:
-    """[n] a column as numbers, NaN for missing values: dates in days since 1970, times and durations in days."""
-    values = _decoded(table.column(name))
-    if pa.types.is_date(values.type):
-        values = values.cast(pa.timestamp("ms"))
-    kind = values.type
-    if pa.types.is_temporal(kind):
-        whole = values.cast(pa.int32() if pa.types.is_time32(kind) else pa.int64()).cast(pa.int64())
-        ticks = whole.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-        days: Floats = ticks / _UNITS[kind.unit] / _SECONDS_A_DAY
-        return days
-    if pa.types.is_boolean(kind):
-        values = values.cast(pa.int8())
-    floats: Floats = values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False).astype(np.float64)
-    return np.where(np.isfinite(floats), floats, np.nan)
-
-
-def texts(table: pa.Table, name: str) -> npt.NDArray[np.object_]:
-    """[n] a column as texts, None for missing values."""
-    return np.array(_texts(table, name).to_pylist(), dtype=object)
-
-
-def codes(table: pa.Table, name: str) -> tuple[list[str], Ints]:
-    """(a column's different texts, sorted; [n] the index of each row's text among them, -1 for missing values)."""
-    encoded = _texts(table, name).dictionary_encode()
-    values = np.array([str(value) for value in encoded.dictionary.to_pylist()], dtype=object)
-    order = np.argsort(values, kind="stable")
-    place = np.empty(len(values) + 1, np.int64)
-    place[order], place[-1] = np.arange(len(values)), -1
-    return list(values[order]), place[encoded.indices.fill_null(len(values)).to_numpy(zero_copy_only=False)]
-
-
-def is_number(text: str) -> bool:
-    """Whether a text is a number, as in "1", "-2.5" and "1e3"."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _exact(text: str) -> int | float:
-    """The number that a text is; whole numbers are not rounded as a float would be."""
-    try:
-        return int(text)
-    except ValueError:  # a fraction, or more digits than Python reads
-        return float(text)
-
-
-def _texts(table: pa.Table, name: str) -> Any:
-    values = _decoded(table.column(name))
-    if pa.types.is_floating(values.type):
-        # Whole numbers with missing values are stored as floats: 3.0 is the category 3. Beyond 2^53 floats are inexact.
-        whole = pc.and_(pc.equal(values, pc.round(values)), pc.less_equal(pc.abs(values), _EXACT))
-        if pc.all(whole, min_count=0).as_py():
-            values = values.cast(pa.int64())
-    return values if pa.types.is_string(values.type) else values.cast(pa.string())
-
-
-def _decoded(column: pa.ChunkedArray) -> Any:
-    """A column as one array, with dictionary codes replaced by their values."""
-    values = column.combine_chunks()
-    kind = values.type
-    if pa.types.is_dictionary(kind):
-        if pa.types.is_string_view(kind.value_type):  # from polars; Arrow cannot take rows from them
-            values = values.cast(pa.dictionary(kind.index_type, pa.string(), kind.ordered))
-        values = values.dictionary_decode()
-    return values
-
-
-def _plain(kind: pa.DataType) -> pa.DataType:
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    kind = _plain(kind)
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 # -- summaries of a client's rows ----------------------------------------------------------------------------------
@@ -676,44 +307,36 @@ class Target(AsJson):
 
 
 def find_target(table: pa.Table, reading: Reading, columns: Columns, where: str) -> Target:
-    """Find out what the target means, from a table of all clients."""
-    name = reading.target
+    """Find out what the target means, from a table of all clients; raises DataError."""
+    name, different, where_target = reading.target, set(columns.values), f"{where}: target {reading.target!r}"
     text = kinds_of(table.select([name]))[name] == "category"
+    kind = reading.kind or kind_of(different, text)
+    if kind != "regression":
+        return target_of_classes(kind, different, text, reading.positive, where_target)
+    need_numbers(table, name, where, "numbers to predict")
+    profiles = profiles_of(columns, table.select([name]), {name: "number"}, where)
+    return target_of_numbers([client.numbers[name] for client in profiles], where_target)
 
-    def moments() -> list[Moments]:
-        need_numbers(table, name, where, "numbers to predict")
-        return [client.numbers[name] for client in profiles_of(columns, table.select([name]), {name: "number"}, where)]
 
-    return target_of(reading, set(columns.values), text, moments, f"{where}: target {name!r}")
+def target_of_numbers(moments: Sequence[Moments], where: str) -> Target:
+    """A number, standardised by the mean and deviation of all clients' training rows; raises DataError if constant."""
+    total = Moments.merged(moments)
+    if total.deviation == 0:
+        raise DataError(f"{where} is {total.mean:g} in every training row; expected different values")
+    return Target("regression", (), total.mean, total.deviation)
 
 
-def target_of(
-    reading: Reading,
-    different: Collection[str] | None,
-    text: bool,
-    moments: Callable[[], Sequence[Moments]],
-    where: str,
-) -> Target:
-    """Find out what the target means; raises DataError if it is constant or contradicts `reading`.
+def target_of_classes(kind: Kind, different: Collection[str], text: bool, event: str | None, where: str) -> Target:
+    """Classes, sorted, as numbers if all are numbers; raises DataError if there are fewer than two.
 
-    different: the target's values at all clients (None: it is a number); text: whether the values are texts. moments:
-    returns the moments of each client. A number is standardised with the mean and deviation of training rows. Classes
-    are sorted, as numbers if all are numbers. The event of a risk is `reading.positive`, or the class that sorts last,
-    whether its letters are capital or small.
+    different: the target's values at all clients; text: whether they are texts. event: that of a risk, which has two
+    classes; None: the class that sorts last, whether its letters are capital or small.
     """
-    kind = reading.kind or ("regression" if different is None else kind_of(different, text))
-    if kind == "regression":
-        total = Moments.merged(moments())
-        if total.deviation == 0:
-            raise DataError(f"{where} is {total.mean:g} in every training row; expected different values")
-        return Target("regression", (), total.mean, total.deviation)
-    if different is None:
-        raise DataError(f"{where}: a participant sent no values, and they are classes")
     classes = _sorted_classes(different, kind, text)
     if len(classes) < 2:
         raise DataError(f"{where} is {classes[0]!r} in every row; expected at least 2 classes")
     if kind == "risk":
-        classes = _event_last(classes, reading.positive, where)
+        classes = _event_last(classes, event, where)
     return Target(kind, tuple(classes))
 
 
@@ -723,6 +346,14 @@ def _sorted_classes(different: Collection[str], kind: Kind, text: bool) -> list[
         key = _exact
     # Sorted twice: the order of a set, which differs from process to process, must not decide between equal keys.
     return sorted(sorted(map(str, different)), key=key)
+
+
+def _exact(text: str) -> int | float:
+    """The number that a text is; whole numbers are not rounded as a float would be."""
+    try:
+        return int(text)
+    except ValueError:  # a fraction, or more digits than Python reads
+        return float(text)
 
 
 def _event_last(classes: list[str], event: str | None, where: str) -> list[str]:

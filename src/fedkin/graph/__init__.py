@@ -32,9 +32,10 @@ from fedkin.graph.holding import Doubt, look
 from fedkin.graph.mixing import collaboration_weights, laplacian_step, project, softmax
 from fedkin.graph.network import network
 from fedkin.graph.picture import draw
+from fedkin.graph.plan import Plan, Spread
 from fedkin.graph.record import Evidence, Graph, load_graph
 from fedkin.graph.recovery import ari, modularity, nmi
-from fedkin.graph.signatures import Plan, Signature, Spread, sign
+from fedkin.graph.signatures import Signature, sign
 from fedkin.graph.similarity import (
     anchor_similarity, cosine, dot, matching, minimum, minmax, negative_l1, negative_l2,
     pca, rbf, response_similarity, umap,

@@ -15,8 +15,8 @@ Messages: every client sends `Spread.of(x, y)`; the server sends `Plan.of(spread
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -26,20 +26,18 @@ from scipy.spatial.distance import cdist
 
 from fedkin.errors import GraphError, first_few
 from fedkin.graph._check import Array, Labels
-from fedkin.graph.p_values import (
-    ClassClientFit,
-    Interaction,
-    clump_p,
-    interaction,
-    outlier_p,
-    same_p,
-    split_p,
-    top_p,
-    two_means,
-    ward,
-)
+from fedkin.graph.p_values import clump_p, two_means, ward
 from fedkin.graph.record import MEANINGS, Evidence
-from fedkin.graph.signatures import BLOCKS, Cells, Moments, Signature, fields_of, pool
+from fedkin.graph.signatures import BLOCKS, Cells, Signature
+from fedkin.graph.stacks import (
+    CellTable,
+    Stack,
+    are_shares,
+    joined,
+    stacked,
+    table_of,
+    without_offsets,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,10 +177,20 @@ def find(
     # By content, so that sums and draws do not depend on the order of clients.
     order = sorted(range(len(signed)), key=lambda row: _content(signed[row]))
     search = Search([signed[row] for row in order], alpha, seed)
-    search.run()
+    root = search.run()
+    leaves = [(node.rows, node.verdict) for node in root.below() if node.verdict]
     if least:
-        search.leaves = merge_close_groups(search.stacks, search.leaves, least)
-    return _verdicts(search, ids, signed, np.array(order))
+        leaves = merge_close_groups(search.stacks, leaves, least)
+    rows_of = np.array(order)
+    # Canonical labels: 0 is the largest group.
+    groups = sorted(((rows_of[rows], verdict) for rows, verdict in leaves), key=lambda g: (-len(g[0]), g[0].min()))
+    labels = np.empty(len(ids), dtype=np.int64)
+    for group, (rows, _) in enumerate(groups):
+        labels[rows] = group
+    verdicts = tuple(verdict for _, verdict in groups)
+    profiles = tuple(_profile([signed[row] for row in rows], verdict) for rows, verdict in groups)
+    tree = _numbered(root, rows_of, ids, labels, alpha)
+    return Verdicts(ids, labels, verdicts, tree, profiles, tuple(signed), alpha, search.tests, _warnings(ids, signed))
 
 
 def _checked(signatures: Any) -> tuple[tuple[str, ...], list[Signature]]:
@@ -205,22 +213,24 @@ def _content(signature: Signature) -> Any:
     return signature.n, *(signature.blocks[name].mean.tobytes() for name in BLOCKS if name in signature.blocks)
 
 
-def _verdicts(search: Search, ids: tuple[str, ...], signed: list[Signature], order: Labels) -> Verdicts:
-    leaves = [(order[rows], verdict) for rows, verdict in search.leaves]
-    leaves.sort(key=lambda leaf: (-len(leaf[0]), leaf[0].min()))  # canonical labels
-    labels = np.empty(len(ids), dtype=np.int64)
-    for group, (rows, _) in enumerate(leaves):
-        labels[rows] = group
-    verdicts = tuple(verdict for _, verdict in leaves)
-    profiles = tuple(_profile([signed[row] for row in rows], verdict) for rows, verdict in leaves)
+def _numbered(
+    root: TreeNode, rows_of: Labels, ids: tuple[str, ...], labels: Labels, alpha: float
+) -> tuple[dict[str, Any], ...]:
+    """The nodes as plain data, a node's children after it (`Verdicts.tree`); rows_of: the row in `ids` of each row."""
+    nodes = [root]
+    for node in root.below():
+        nodes += node.children
+    number = {node: place for place, node in enumerate(nodes)}
+    parent = {child: number[node] for node in nodes for child in node.children}
     tree = []
-    for node in map(dict, search.tree):
-        rows = np.sort(order[node.pop("rows")])
-        node["clients"] = [ids[row] for row in rows]
-        node["group"] = int(labels[rows[0]]) if node["verdict"] else None
-        tree.append(node)
-    warnings = _warnings(ids, signed)
-    return Verdicts(ids, labels, verdicts, tuple(tree), profiles, tuple(signed), search.alpha, search.tests, warnings)
+    for node in nodes:
+        rows = np.sort(rows_of[node.rows])
+        tree.append({
+            "node": number[node], "parent": parent.get(node), "p": node.p, "rejected": node.rejected(alpha),
+            "cut": node.cut, "children": [number[child] for child in node.children], "verdict": node.verdict,
+            "clients": [ids[row] for row in rows], "group": int(labels[rows[0]]) if node.verdict else None,
+        })  # fmt: skip
+    return tuple(tree)
 
 
 def _profile(members: list[Signature], verdict: str) -> Signature:
@@ -253,6 +263,33 @@ _LARGEST_WARD = 10_000
 _CLUMPED, _FLOOR, _APART = 0.01, 0.1, 0.1
 
 
+@dataclass(eq=False)
+class TreeNode:
+    """Clients that were tested together.
+
+    rows: theirs. p: {test: corrected p-value}; empty for one client. cut: the blocks used to cut them in two.
+    verdict: of a node that is a group.
+    """
+
+    rows: Labels
+    p: dict[str, float] = field(default_factory=dict)
+    cut: str | None = None
+    children: list[TreeNode] = field(default_factory=list)
+    verdict: str | None = None
+
+    def rejected(self, alpha: float) -> list[str]:
+        """The tests that reject at this level."""
+        return [name for name, value in self.p.items() if value < alpha]
+
+    def below(self) -> Iterator[TreeNode]:
+        """This node and all nodes below it, in the order in which they are settled."""
+        todo = [self]
+        while todo:
+            node = todo.pop()
+            yield node
+            todo += node.children
+
+
 class Search:
     """The tree of tests over clients' rows."""
 
@@ -260,90 +297,76 @@ class Search:
         self.alpha, self.seed = alpha, seed
         self.views = [name for name in BLOCKS if name in signatures[0].blocks]
         moments = {name: [signature.blocks[name] for signature in signatures] for name in self.views}
-        self.stacks = {name: stacked(block, shares=_exact(name, block)) for name, block in moments.items()}
+        self.stacks = {name: stacked(block, shares=are_shares(name, block)) for name, block in moments.items()}
         cells = [signature.cells for signature in signatures if signature.cells is not None]
         self.table: CellTable | None = table_of(cells) if len(cells) == len(signatures) else None
         self.tests = len(self.views) + (2 if self.table is not None else 0)
         self.size = len(signatures)
-        self.tree: list[dict[str, Any]] = []
-        self.leaves: list[tuple[Labels, str]] = []
-        self._noise: dict[str, Array] = {}
         self._seen: dict[bytes, dict[str, float]] = {}
         self._branches: dict[tuple[str, bytes], tuple[Labels, Any]] = {}
 
-    def run(self) -> None:
-        """Test and cut until nothing is left to cut."""
-        todo = [self._node(np.arange(self.size), None)]
+    def run(self) -> TreeNode:
+        """Test and cut until nothing is left to cut; return the root."""
+        root = TreeNode(np.arange(self.size))
+        todo = [root]
         while todo:
-            todo.extend(self._settle(todo.pop()))
+            todo += self._settle(todo.pop())
+        return root
 
-    def _settle(self, node: int) -> list[int]:
-        """Make a node one group, or one group per leaf, or cut it; return the nodes to continue with."""
-        rows = self.tree[node]["rows"]
-        if len(rows) == 1:
-            return self._group(node, "alone")
-        p, effects = self._block_p(rows), Interaction() if self.table is None else self.table.rows(rows).test()
-        self._note(node, p, effects)
-        rejected = [name for name in self.views if p[name] < self.alpha]
-        interact = min(effects.offset_p, effects.concept_p) * self.tests < self.alpha
-        if rejected or interact:
-            return self._divide(node, rejected or ["xy" if "xy" in self.views else "x"], effects, interact)
-        return self._group(node, "same")
-
-    def _divide(self, node: int, blocks: list[str], effects: Interaction, interact: bool) -> list[int]:
-        """Settle a node whose clients differ in these blocks. interact: whether they differ by offset or concept."""
-        only_shares = self.table is not None and not interact
+    def _settle(self, node: TreeNode) -> list[TreeNode]:
+        """Make a node one group, or cut it into groups or in two; return the children that are not settled yet."""
+        if len(node.rows) == 1:
+            node.verdict = "alone"
+            return []
+        node.p, concept_size = self._block_p(node.rows), 0.0
+        if self.table is not None:
+            effects = self.table.rows(node.rows).test()
+            node.p |= {"offset": self._corrected(effects.offset_p), "concept": self._corrected(effects.concept_p)}
+            concept_size = effects.concept_size
+        rejected = node.rejected(self.alpha)
+        if not rejected:
+            node.verdict = "same"
+            return []
+        blocks = [name for name in self.views if name in rejected] or ["xy" if "xy" in self.views else "x"]
+        only_shares = self.table is not None and not {"offset", "concept"} & set(rejected)
         if self._cut_into_groups(node, blocks, only_shares):
             return []
         if only_shares:
-            return self._group(node, "shares")
-        view = self._clumped_view(self.tree[node]["rows"], blocks)
-        if view is not None:
+            node.verdict = "shares"
+        elif (view := self._clumped_view(node.rows, blocks)) is not None:
             return self._cut(node, view)
-        if self.table is not None and (effects.concept_p * self.tests >= self.alpha or effects.concept_size < _FLOOR):
-            return self._group(node, "offsets")
-        self._groups(node, blocks)
+        elif self.table is not None and ("concept" not in rejected or concept_size < _FLOOR):
+            node.verdict = "offsets"
+        else:
+            self._groups(node, blocks)
         return []
 
-    def _cut_into_groups(self, node: int, blocks: list[str], only_shares: bool) -> bool:
+    def _cut_into_groups(self, node: TreeNode, blocks: list[str], only_shares: bool) -> bool:
         """Cut a node into at most half as many groups as it has clients; undo that if there are more.
 
         only_shares: whether only class shares differ; then the groups must be far enough apart.
         """
-        rows, nodes, leaves = self.tree[node]["rows"], len(self.tree), len(self.leaves)
-        parts = self._groups(node, blocks, most=len(rows) // 2)
-        if parts is not None and not (only_shares and not self._shares_apart(rows, parts)):
+        groups = self._groups(node, blocks, most=len(node.rows) // 2)
+        if groups is not None and not (only_shares and not self._shares_apart(node.rows, groups)):
             return True
-        del self.tree[nodes:], self.leaves[leaves:]
-        self.tree[node] |= {"cut": None, "children": []}
+        node.cut, node.children = None, []
         return False
 
-    def _clumped_view(self, rows: Labels, blocks: list[str]) -> str | None:
-        """The blocks, one or all together, in which these rows form the clearest clumps; None if there are none."""
-        if len(rows) <= 3:
-            return None
-        p, _, view = min((*self._clump(rows, view), view) for view in sorted({*blocks, "+".join(blocks)}))
-        return view if p <= _CLUMPED else None
-
-    def _groups(self, node: int, rejected: list[str], most: float = np.inf) -> list[Labels] | None:
-        """Cut in two until no test rejects; each part is a group. Return None above `most` parts."""
-        todo, parts = [(node, rejected)], list[Labels]()
+    def _groups(self, node: TreeNode, rejected: list[str], most: float = np.inf) -> list[Labels] | None:
+        """Cut in two until no test of a block rejects; each part is a group. Return None above `most` groups."""
+        todo, groups = [(node, rejected)], list[Labels]()
         while todo:
-            if len(todo) + len(parts) > most:
+            if len(todo) + len(groups) > most:
                 return None
-            at, rejected = todo.pop()
-            rows = self.tree[at]["rows"]
-            if len(rows) == 1 or not rejected:
-                self._group(at, "alone" if len(rows) == 1 else "same")
-                parts.append(rows)
+            node, rejected = todo.pop()
+            if not rejected:
+                node.verdict = "alone" if len(node.rows) == 1 else "same"
+                groups.append(node.rows)
                 continue
-            for child in self._cut(at, "+".join(rejected)):
-                child_rows = self.tree[child]["rows"]
-                p = self._block_p(child_rows)
-                if len(child_rows) > 1:
-                    self._note(child, p, None)
-                todo.append((child, [name for name in self.views if p[name] < self.alpha]))
-        return parts
+            for child in self._cut(node, "+".join(rejected)):
+                child.p = self._block_p(child.rows) if len(child.rows) > 1 else {}
+                todo.append((child, child.rejected(self.alpha)))
+        return groups
 
     def _block_p(self, rows: Labels) -> dict[str, float]:
         """Corrected p-value per block."""
@@ -351,30 +374,43 @@ class Search:
         if key not in self._seen:
             enough = self.alpha / self.tests
             p = {name: self.stacks[name].rows(rows).p(enough, self.seed) for name in self.views}
-            self._seen[key] = {name: min(1.0, self.tests * value) for name, value in p.items()}
-        return self._seen[key]
+            self._seen[key] = {name: self._corrected(value) for name, value in p.items()}
+        return self._seen[key].copy()
 
-    def _shares_apart(self, rows: Labels, parts: list[Labels]) -> bool:
-        """Whether parts that differ only in class shares are far enough apart to be groups."""
+    def _corrected(self, p: float) -> float:
+        """A p-value, corrected for the number of tests of a node (Bonferroni)."""
+        return float(min(1.0, self.tests * p))
+
+    def _shares_apart(self, rows: Labels, groups: list[Labels]) -> bool:
+        """Whether groups that differ only in class shares are far enough apart to be groups."""
         if "y" not in self.stacks:
             return False
         stack = self.stacks["y"]
-        distance = stack.between(parts, stack.rows(rows).pooled()[0][0])
+        distance = stack.between(groups, stack.rows(rows).pooled()[0][0])
         np.fill_diagonal(distance, np.inf)
         return bool(distance.min() >= _APART)
 
-    def _clump(self, rows: Labels, view: str) -> tuple[float, float]:
-        stack = self._view(view)
-        if view not in self._noise:
-            self._noise[view] = noise_covariance(stack)
-        part = stack.rows(rows)
-        p, strength = clump_p(part.means, np.maximum(part.n, 1e-9), self._noise[view], seed=self.seed)
-        return p, -strength
+    def _clumped_view(self, rows: Labels, blocks: list[str]) -> str | None:
+        """The blocks, one or all together, in which these rows form the clearest clumps; None if there are none."""
+        if len(rows) <= 3:
+            return None
+        clumps = []
+        for view in sorted({*blocks, "+".join(blocks)}):
+            stack = self._view(view)
+            part = stack.rows(rows)
+            p, strength = clump_p(part.means, np.maximum(part.n, 1e-9), stack.noise, seed=self.seed)
+            clumps.append((p, -strength, view))
+        p, _, view = min(clumps)
+        return view if p <= _CLUMPED else None
 
     def _view(self, view: str) -> Stack:
         if view not in self.stacks:
             self.stacks[view] = joined([self.stacks[name] for name in view.split("+")])
         return self.stacks[view]
+
+    def _cut(self, node: TreeNode, view: str) -> list[TreeNode]:
+        node.cut, node.children = view, [TreeNode(rows) for rows in self._halves(node.rows, view)]
+        return node.children
 
     def _halves(self, rows: Labels, view: str) -> tuple[Labels, Labels]:
         """The two parts at the root of Ward's tree of these rows."""
@@ -394,38 +430,6 @@ class Search:
         self._branches[view, parts[0].tobytes()] = all_rows, left
         self._branches[view, parts[1].tobytes()] = all_rows, right
         return parts[0], parts[1]
-
-    def _cut(self, node: int, view: str) -> list[int]:
-        self.tree[node]["cut"] = view
-        children = [self._node(part, node) for part in self._halves(self.tree[node]["rows"], view)]
-        self.tree[node]["children"] = children
-        return children
-
-    def _node(self, rows: Labels, parent: int | None) -> int:
-        node = len(self.tree)
-        blank: dict[str, Any] = {"p": {}, "rejected": [], "cut": None, "children": [], "verdict": None}
-        self.tree.append({"node": node, "parent": parent, "rows": rows} | blank)
-        return node
-
-    def _note(self, node: int, p: Mapping[str, float], effects: Interaction | None) -> None:
-        all_p = {name: float(value) for name, value in p.items()}
-        if effects is not None and self.table is not None:
-            all_p |= {
-                "offset": min(1.0, effects.offset_p * self.tests), "concept": min(1.0, effects.concept_p * self.tests)
-            }  # fmt: skip
-        self.tree[node]["p"] = all_p
-        self.tree[node]["rejected"] = [name for name, value in all_p.items() if value < self.alpha]
-
-    def _group(self, node: int, verdict: str) -> list[int]:
-        self.tree[node]["verdict"] = verdict
-        self.leaves.append((self.tree[node]["rows"], verdict))
-        return []
-
-
-def _exact(name: str, moments: Sequence[Moments]) -> bool:
-    """Whether a block holds shares of classes: at least 0, with sum 1."""
-    means = np.stack([m.mean for m in moments])
-    return name == "y" and bool((means >= 0).all() and np.abs(means.sum(axis=1) - 1).max() < 0.01)
 
 
 # -- groups with certain differences that are too small to pay for the lost samples ------------------------------------
@@ -517,7 +521,7 @@ def member_p(signature: Signature, group: Signature, verdict: str, alpha: float)
     p_values = [1.0]
     if verdict in ("same", "alone"):
         for name, moments in signature.blocks.items():
-            stack = stacked([moments, group.blocks[name]], shares=_exact(name, [moments]))
+            stack = stacked([moments, group.blocks[name]], shares=are_shares(name, [moments]))
             p_values.append(stack.p(alpha / tests, 0))
     if signature.cells is not None and group.cells is not None:
         effects = table_of([signature.cells, group.cells]).test()
@@ -558,211 +562,3 @@ def apart(signatures: Sequence[Signature], others: Sequence[Signature] | None = 
     if others is None:
         np.fill_diagonal(distances, 0.0)
     return np.asarray(distances)
-
-
-# -- one block of features of many clients -----------------------------------------------------------------------------
-
-
-# Relative rounding of float16, in which means usually travel.
-_ROUNDING = 2.0**-11
-# Lower limit of traces that noise has made impossibly small.
-_LEAST_TRACE = 0.05
-_LOOKS = 4
-
-
-@dataclass(frozen=True, eq=False)
-class Stack:
-    """One block of features of k clients.
-
-    means, halves [k, D]. n [k]: weights; the covariance of each mean has trace t1 / n. traces, free [k, 3]: as in
-    Moments. shares: whether means are shares of classes.
-    """
-
-    means: Array
-    halves: Array
-    n: Array
-    traces: Array
-    free: Array
-    shares: bool = False
-
-    def rows(self, rows: Labels) -> Stack:
-        """Select these clients."""
-        means, halves, n = self.means[rows], self.halves[rows], self.n[rows]
-        return Stack(means, halves, n, self.traces[rows], self.free[rows], self.shares)
-
-    def pooled(self) -> tuple[Array, float]:
-        """Traces of the common covariance, and the degrees of freedom behind them."""
-        if self.shares and self.n.sum() > 0:
-            p = self.n @ self.means / self.n.sum()
-            covariance = np.diag(p) - np.outer(p, p)
-            square = covariance @ covariance
-            return np.array([np.trace(covariance), np.trace(square), np.trace(square @ covariance)]), np.inf
-        traces, total = pool(self.traces, self.free)
-        if not total[0]:
-            return np.zeros(3), 0.0
-        if not total[1]:
-            traces[1:] = self._from_halves(traces[0])
-        return traces, float(total[0])
-
-    def _from_halves(self, t1: float) -> Array:
-        """tr S^2 and tr S^3 from products of different clients' halves, if no client has six samples."""
-        h = self.halves * np.sqrt(self.n)[:, None]
-        h = h[np.square(h).sum(axis=1) > 0]
-        k = len(h)
-        # A single direction is the widest null that t1 allows.
-        if k < 8:
-            return np.array([t1**2, t1**3])
-        gram = h @ h.T
-        np.fill_diagonal(gram, 0)
-        return np.array([
-            np.square(gram).sum() / (k * (k - 1)), np.trace(gram @ gram @ gram) / (k * (k - 1) * (k - 2)),
-        ])  # fmt: skip
-
-    def between(self, groups: Sequence[Labels], t1: float) -> Array:
-        """Squared distances of groups' means / t1, less what chance adds: 0 is expected for equal distributions."""
-        n = np.array([max(self.n[rows].sum(), 1e-9) for rows in groups])
-        means = np.stack([self.n[rows] @ self.means[rows] for rows in groups]) / n[:, None]
-        squares = np.square(means[:, None] - means).sum(axis=-1) / max(t1, 1e-9)
-        return np.asarray(squares - 1 / n - 1 / n[:, None])
-
-    def p(self, enough: float, seed: int) -> float:
-        """p-value of "all of these have one mean": the smallest of four tests, times four.
-
-        Testing stops once a p-value is below `enough`.
-        """
-        have = self.n > 0
-        traces, free = self.pooled()
-        if have.sum() < 2 or free <= 0:
-            return 1.0
-        means, n = self.means[have], self.n[have]
-        if traces[0] <= 1e-9 * np.square(means).sum(axis=1).max():
-            # No client varies at all: any difference beyond rounding is real.
-            differ = np.abs(means - means[0]).max() > 4 * _ROUNDING * np.abs(means).max()
-            return 0.0 if differ else 1.0
-        p = same_p(means, n, traces, free)
-        if _LOOKS * p >= enough:
-            own = None if self.shares else self.traces[have, 0]
-            p = min(p, outlier_p(means, n, traces, free, own))
-        if _LOOKS * p >= enough:
-            p = min(p, top_p(means, n, traces, seed))
-        if _LOOKS * p >= enough:
-            p = min(p, split_p(means, self.halves[have], n, traces, free))
-        return min(1.0, _LOOKS * p)
-
-
-def stacked(moments: Sequence[Moments], *, shares: bool = False) -> Stack:
-    """Stack every client's moments of one block; added noise and rounding lower a client's weight."""
-    means, halves, traces, free = fields_of(moments, "mean", "half", "traces", "free")
-    weight, noise = fields_of(moments, "weight", "noise")
-    width, noisy = means.shape[1], bool(noise.any())
-    plain = Stack(means, halves, weight, traces, free, shares)
-    noise = noise + np.square(means).mean(axis=1) * _ROUNDING**2 / 3
-    pooled, _ = plain.pooled()
-    # Noise may leave a trace of 0; weights need a scale above 0.
-    t1 = max(pooled[0], _LEAST_TRACE) if noisy else pooled[0]
-    if t1 <= 0:
-        return plain
-    # A mean has covariance S / weight + noise I. At the weight n its trace is t1 / n for every client.
-    level = 1 / np.where(weight > 0, 1 / np.maximum(weight, 1e-300) + width * noise / t1, np.inf)
-    a, b = level / np.maximum(weight, 1e-300), level * noise
-    t = np.where(np.isfinite(plain.traces), plain.traces, pooled)
-    mixed = np.stack([
-        a * t[:, 0] + b * width,
-        a**2 * t[:, 1] + 2 * a * b * t[:, 0] + b**2 * width,
-        a**3 * t[:, 2] + 3 * a**2 * b * t[:, 1] + 3 * a * b**2 * t[:, 0] + b**3 * width,
-    ], axis=1)  # fmt: skip
-    # Shares of classes have a covariance that follows from them, unless noise was added.
-    traces = np.where(np.isfinite(plain.traces), mixed, np.nan)
-    return replace(plain, n=level, traces=traces, shares=shares and not noisy)
-
-
-def joined(stacks: Sequence[Stack]) -> Stack:
-    """Blocks side by side, each scaled to the same spread under the null, for distances between clients."""
-    means, halves, traces = [], [], np.zeros_like(stacks[0].traces)
-    for stack in stacks:
-        pooled, _ = stack.pooled()
-        scale = (2 * max(pooled[1], 1e-4 * pooled[0] ** 2)) ** -0.25 if pooled[0] > 1e-12 else 1.0
-        means.append(stack.means * scale)
-        halves.append(stack.halves * scale)
-        traces = traces + np.where(np.isfinite(stack.traces), stack.traces, pooled) * scale ** np.array([2, 4, 6])
-    n = np.max([stack.n for stack in stacks], axis=0)
-    return Stack(np.hstack(means), np.hstack(halves), n, traces, stacks[0].free)
-
-
-def noise_covariance(stack: Stack) -> Array:
-    """Covariance of one sample's noise from all clients' halves, scaled to their pooled trace."""
-    h = stack.halves * np.sqrt(stack.n)[:, None]
-    covariance: Array = h.T @ h / max(len(h), 1)
-    trace, t1 = float(np.trace(covariance)), stack.pooled()[0][0]
-    # Signatures without halves have noise that is nearly equal in all directions.
-    if trace <= 0:
-        covariance, trace = np.eye(len(covariance)), float(len(covariance))
-    return np.asarray(covariance * (t1 / trace))
-
-
-# -- class means of many clients ---------------------------------------------------------------------------------------
-
-
-# With so many degrees of freedom, a class's own scatter counts as much as that of all classes.
-_PRIOR = 1.0
-
-
-@dataclass(frozen=True, eq=False)
-class CellTable:
-    """All clients' class means in long form: one row per client and class that it has.
-
-    client, kind [E]; n [E]: weights; means [E, P]; scatter, dof [E]; traces [k, 3], free [k].
-    """
-
-    client: Labels
-    kind: Labels
-    n: Array
-    means: Array
-    scatter: Array
-    dof: Array
-    traces: Array
-    free: Array
-
-    def rows(self, rows: Labels) -> CellTable:
-        """Select these clients, renumbered."""
-        number = np.full(len(self.free), -1)
-        number[rows] = np.arange(len(rows))
-        keep = number[self.client] >= 0
-        return CellTable(
-            number[self.client[keep]], self.kind[keep], self.n[keep], self.means[keep], self.scatter[keep],
-            self.dof[keep], self.traces[rows], self.free[rows],
-        )  # fmt: skip
-
-    def test(self) -> Interaction:
-        """`interaction` of these rows, with each class's own scatter."""
-        traces, total = pool(self.traces, np.repeat(self.free[:, None], 3, axis=1))
-        if not total[0] or len(self.client) < 2:
-            return Interaction()
-        of = np.unique(self.kind, return_inverse=True)[1]
-        scatter, dof = np.bincount(of, self.scatter), np.bincount(of, self.dof)
-        inside = ((scatter + _PRIOR * traces[0]) / (dof + _PRIOR))[of]
-        return interaction(self.client, self.kind, self.n, self.means, traces, inside, (dof + _PRIOR)[of])
-
-
-def table_of(cells: Sequence[Cells]) -> CellTable:
-    """Every client's cells in long form."""
-    lengths = [len(part.classes) for part in cells]
-    client = np.repeat(np.arange(len(cells)), lengths)
-    kind, counts, means, scatter, dof = (
-        np.concatenate([getattr(part, name) for part in cells])
-        for name in ("classes", "counts", "means", "scatter", "dof")
-    )
-    n = counts / np.repeat([part.effect for part in cells], lengths)
-    traces, free = np.stack([part.traces for part in cells]), np.array([part.free for part in cells])
-    return CellTable(client, kind, n, means, scatter, dof, traces, free)
-
-
-def without_offsets(cells: Sequence[Cells]) -> list[Cells]:
-    """Remove each client's own shift, so that the means can be averaged over clients."""
-    table = table_of(cells)
-    if not len(table.client):
-        return list(cells)
-    fit = ClassClientFit.of(table.client, table.kind, table.n, table.means)
-    shift = fit.client - fit.client.mean(axis=0)
-    means = table.means - shift[fit.i]
-    return [replace(part, means=means[table.client == row]) for row, part in enumerate(cells)]

@@ -26,7 +26,9 @@ import numpy as np
 
 from fedkin.errors import GraphError
 from fedkin.graph._check import Array
-from fedkin.graph.signatures import Moments, Plan, Signature, as_samples, samples_of, targets_of
+from fedkin.graph.moments import Moments
+from fedkin.graph.plan import Plan, as_samples, samples_of, targets_of
+from fedkin.graph.signatures import Signature
 from fedkin.keys import rng as keyed
 
 # Octaves of distance, 2^-16 to 2^16: features need the scale within a factor of sqrt(2) only.

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedkin.errors import DataError, GraphError, nearest
-from fedkin.graph.signatures import Plan, Signature, Spread, sign
+from fedkin.graph.plan import Plan, Spread
+from fedkin.graph.signatures import Signature, sign
 from fedkin.untrusted import Refused, arrays_in, error_text, escaped, parquet_in, printable
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -18,7 +17,7 @@ from fedkin.learning.devices import CPU, arranged, device_of, drawn, moved, plai
 from fedkin.learning.frozen import Frozen, cached_features
 from fedkin.learning.losses import Batch, Loss
 from fedkin.learning.net import BodyHead, Net, check_fit
-from fedkin.learning.training import Fitted, Training
+from fedkin.learning.training import Fitted, Training, mean_loss
 
 _LOG = logging.getLogger("fedkin")
 
@@ -79,7 +78,8 @@ def fit(
             step()
             values.append(value.detach())
             samples_seen += len(where)
-    mean = _finite_mean_loss(values)
+    total = float(torch.stack(values).double().sum()) if values else 0.0
+    mean = mean_loss(total, len(values))
     _unchanged(module, constant)
     return Fitted(learned(module), plain(moved(carry, CPU)), mean, len(values), samples_seen)
 
@@ -91,16 +91,6 @@ def _raise_for_single_sample(error: ValueError, batch: int, n: int, training: Tr
             f"batch normalisation needs two samples in a batch, and batches of {training.batch_size} leave one of {n} "
             "samples alone; set another training.batch_size"
         ) from error
-
-
-def _finite_mean_loss(losses: Sequence[Tensor]) -> float:
-    """Return the mean loss of the steps, 0 without steps; raises MethodError if it is not finite."""
-    steps = len(losses)
-    mean = float(torch.stack(list(losses)).double().sum()) / steps if steps else 0.0
-    if not math.isfinite(mean):
-        how = "lower training.lr or set training.clip"
-        raise MethodError(f"the training loss became {mean} after {steps} steps; {how}")
-    return mean
 
 
 def seed_torch(number: int, device: torch.device) -> None:

@@ -31,6 +31,15 @@ class Fitted:
     samples: int
 
 
+def mean_loss(total: float, steps: int) -> float:
+    """Return the mean loss of the steps, 0 without steps; raises MethodError if it is not finite."""
+    mean = total / steps if steps else 0.0
+    if not math.isfinite(mean):
+        how = "lower training.lr or set training.clip"
+        raise MethodError(f"the training loss became {mean} after {steps} steps; {how}")
+    return mean
+
+
 class Training(Settings):
     """Rounds, clients per round, and local optimisation.
 

@@ -1,8 +1,9 @@
 """FLT-same, a method of fedkin: FLT's averages inside groups of clients whose signatures no test tells apart.
 
-The rounds are those of FLT (Algorithm 3 of Jamali-Rad et al., 2022; `flt.py`). Signatures and groups differ: clients
-send moments of random features (`fedkin.graph.sign`), labels included, and groups come from `fedkin.graph.find`. There
-is no encoder, no k-means, no UMAP, and no number of groups. `docs/methods/flt-same.md` says more.
+The rounds are those of FLT (Algorithm 3 of Jamali-Rad et al., 2022; `blocks/taskonomy.py`). Signatures and groups
+differ: clients send moments of random features (`fedkin.graph.sign`), labels included, and groups come from
+`fedkin.graph.find`. There is no encoder, no k-means, no UMAP, and no number of groups. `docs/methods/flt-same.md` says
+more.
 """
 
 from __future__ import annotations
@@ -18,8 +19,6 @@ from torch import Tensor
 from fedkin import graph
 from fedkin.federation.samples import hash_of
 from fedkin.flow import Message, ServerFlow, phase
-from fedkin.methods import flt
-from fedkin.methods.blocks import stage_settings
 from fedkin.methods.blocks.signatures import (
     SIGNED,
     SMALLEST_DIFFERENCE,
@@ -31,12 +30,13 @@ from fedkin.methods.blocks.signatures import (
     signature_in,
     tests_of,
 )
+from fedkin.methods.blocks.taskonomy import GraphSettings, Related, Sets, Taskonomy, linked_below, seed_of
 from fedkin.methods.blocks.vectors import Array
 from fedkin.methods.blocks.watching import watch_members
 from fedkin.views import ClientView, ServerView
 
 
-class FltSame(flt.Taskonomy, SigningMethod):
+class FltSame(Taskonomy, SigningMethod):
     """Clients send signatures of moments once; groups are clients that no test tells apart; then averages as in FLT.
 
     alpha: how often clients with the same distribution may be split. average, stale, aggregate, regroup_changed,
@@ -51,11 +51,11 @@ class FltSame(flt.Taskonomy, SigningMethod):
     name = "flt-same"
     title = "FLT-same"
     paper = "(fedkin)"
-    by_client = (*flt.Taskonomy.by_client, "tests.leaf", "watched")
+    by_client = (*Taskonomy.by_client, "tests.leaf", "watched")
     travels = "once: a signature of moments up; then the whole model of the client's group"
 
     alpha: float = Field(0.001, gt=0, lt=1)
-    graph: flt.GraphSettings = flt.GraphSettings()
+    graph: GraphSettings = GraphSettings()
 
     @property
     def signs_again(self) -> bool:
@@ -76,32 +76,28 @@ class FltSame(flt.Taskonomy, SigningMethod):
     def decoded(self, signature: Tensor) -> Any:
         return signature_in(signature)
 
-    def related(self, server: ServerView, ids: Sequence[str], sets: flt.Sets) -> flt.Related:
+    def related(self, server: ServerView, ids: Sequence[str], sets: Sets) -> Related:
         """Find groups by tests; clients nearer than gamma are neighbours."""
-        seed, settings = flt.seed_of(server), self.graph
+        seed, settings = seed_of(server), self.graph
         between = self.distances(sets, sets)
         tested = find_groups({str(row): one for row, one in enumerate(sets)}, self.alpha, SMALLEST_DIFFERENCE, seed)
-        gamma = flt.threshold(between, tested.labels, settings.gamma)
-        linked = flt.adjacency(between, gamma, settings.adjacency)
-        np.fill_diagonal(linked, 0.0)
-        planted = stage_settings.planted_labels(server, ids)
-        linked, groups = flt.controlled(linked, tested.labels, settings.control, seed, planted)
+        linked, gamma = linked_below(between, tested.labels, settings.gamma, settings.adjacency)
         server.state["tests"], server.state["verdict"] = None, {}
         if settings.control == "none":
             tests = tests_of(tested)
             leaf = {ids[int(row)]: node for row, node in tests["leaf"].items()}
             server.state["tests"] = Tests(**{**tests, "leaf": leaf})
             server.state["verdict"] = {str(label): verdict for label, verdict in enumerate(tested.verdicts)}
-        return flt.Related(linked, groups, gamma, between)
+        return Related(linked, tested.labels, gamma, between)
 
-    def make_groups(self, server: ServerView, ids: Sequence[str]) -> flt.Related:
+    def make_groups(self, server: ServerView, ids: Sequence[str]) -> Related:
         related = super().make_groups(server, ids)
         # Verdicts have the labels of the tests; the state needs the numbers that groups keep over time.
         number = {str(label): str(server.state["group"][id]) for id, label in zip(ids, related.groups, strict=True)}
         server.state["verdict"] = {number[label]: verdict for label, verdict in server.state["verdict"].items()}
         return related
 
-    def distances(self, sets: flt.Sets, others: flt.Sets) -> Array:
+    def distances(self, sets: Sets, others: Sets) -> Array:
         return np.asarray(graph.apart(sets) if others is sets else graph.apart(sets, others))
 
     def record(self, server: ServerView) -> None:

@@ -20,16 +20,16 @@ from fedkin.federation import AnyRoster, Samples
 from fedkin.federation.samples import hash_of
 from fedkin.flow import Ask, Message, ServerFlow, phase
 from fedkin.forms import COUNT, Shaped, Upto
-from fedkin.methods import flt
 from fedkin.methods.blocks.signatures import SameStage, SigningMethod, ask_for_count, group_count
-from fedkin.methods.blocks.vectors import Array
+from fedkin.methods.blocks.taskonomy import GraphSettings, Related, Sets, Taskonomy, linked_below
+from fedkin.methods.blocks.vectors import Array, centres_of
 from fedkin.views import ClientView, ServerView
 
 _CENTRES = Shaped(Upto(lambda at: at.method.centres), lambda at: len(at.asked["axes"]))
 RANK = 64  # rows of the factor that a client sends
 
 
-class PcaKmHc(flt.Taskonomy, SigningMethod):
+class PcaKmHc(Taskonomy, SigningMethod):
     """Clients send centres of principal components once; a hierarchy groups them; then averages as in FLT.
 
     clusters: C; "same[:alpha]" is the number of groups found from signatures (`fedkin.graph.find`); None cuts the
@@ -41,14 +41,14 @@ class PcaKmHc(flt.Taskonomy, SigningMethod):
     name = "pca-km-hc"
     title = "PCA+kM+HC"
     paper = "baseline of FLT, TNNLS 2022"
-    by_client = (*flt.Taskonomy.by_client, "same.signatures", "same.group")
+    by_client = (*Taskonomy.by_client, "same.signatures", "same.group")
     travels = "once: a PCA factor and k centres; then the whole model of the client's group"
 
     clusters: Annotated[int, Field(ge=1)] | SameStage | None = None
     components: int = Field(32, ge=1)
     centres: int = Field(5, ge=1)
     regroup_changed: int | None = Field(None, ge=1)
-    graph: ClassVar[flt.GraphSettings] = flt.GraphSettings()  # type: ignore[misc]
+    graph: ClassVar[GraphSettings] = GraphSettings()  # type: ignore[misc]
 
     def check(self, federation: AnyRoster) -> None:
         super().check(federation)
@@ -77,7 +77,7 @@ class PcaKmHc(flt.Taskonomy, SigningMethod):
     def sign(self, client: ClientView, message: Message) -> Message:
         """k-means centres of the samples in the common basis."""
         projected = (rows_of(client.train) - message["mean"].double()) @ message["axes"].double().T
-        centres = flt.centres_of(projected, self.centres, int(client.rng("k-means").integers(2**31)), starts=4)
+        centres = centres_of(projected, self.centres, int(client.rng("k-means").integers(2**31)), starts=4)
         client.state["signed"] = hash_of(client.train).hex()
         return Message(centres=centres.to(client.net.dtype), n=client.size)
 
@@ -108,17 +108,15 @@ class PcaKmHc(flt.Taskonomy, SigningMethod):
         mean, axes = pooled(n, means, factors, self.components)
         return {"mean": mean.to(server.net.dtype), "axes": axes.to(server.net.dtype)}
 
-    def related(self, server: ServerView, ids: Sequence[str], sets: flt.Sets) -> flt.Related:
+    def related(self, server: ServerView, ids: Sequence[str], sets: Sets) -> Related:
         """Groups from a hierarchy of the distances between the clients' centres."""
         clusters = None if self.clusters is None else group_count(self.clusters, server.state["same"])
         between = np.asarray(graph.matching(sets))
         labels = graph.hierarchical(between, clusters and min(clusters, len(ids)), linkage="average")
-        gamma = flt.threshold(between, labels, "groups")
-        linked = flt.adjacency(between, gamma)
-        np.fill_diagonal(linked, 0.0)
-        return flt.Related(linked, labels, gamma, between)
+        linked, gamma = linked_below(between, labels, "groups")
+        return Related(linked, labels, gamma, between)
 
-    def distances(self, sets: flt.Sets, others: flt.Sets) -> Array:
+    def distances(self, sets: Sets, others: Sets) -> Array:
         return np.asarray(graph.matching(sets, others))
 
 

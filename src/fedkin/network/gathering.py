@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from fedkin.engines.setup import Setup
 from fedkin.errors import ConfigError, DataError, first_few
 from fedkin.federation.summaries import ColumnTypes, SharedEncoding, TableSummary, agree, common_columns, unlike_targets
-from fedkin.federation.table_encoding import Reading
+from fedkin.federation.table_columns import Reading
 from fedkin.network.agreement import Agreement, SetupOf, difference, setup_and_agreement
 from fedkin.network.hello import Hello, Stage, Welcome
 from fedkin.network.settings import NetworkSettings

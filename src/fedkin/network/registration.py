@@ -14,7 +14,7 @@ from fedkin.engines.facts import times_of
 from fedkin.errors import ConfigError, MethodError, RunError, first_few
 from fedkin.federation import Entry, Roster
 from fedkin.federation.samples import Absence
-from fedkin.federation.table_encoding import Reading
+from fedkin.federation.table_columns import Reading
 from fedkin.network.agreement import SetupOf, Terms, difference
 from fedkin.network.gathering import Gathering, Shared
 from fedkin.network.hello import LARGEST_HELLO, NEXT_ROUND, About, Hello, HelloReceived, Stage, Welcome

@@ -24,7 +24,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
 from fedkin.codec import Params
-from fedkin.data.table_files import CsvFormat
+from fedkin.data.csv_cells import CsvFormat
 from fedkin.engines.setup import Setup
 from fedkin.errors import DataError, RunError
 from fedkin.federation import Federation, Scale, Task

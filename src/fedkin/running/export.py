@@ -12,7 +12,7 @@ import torch
 from pyarrow.csv import ConvertOptions
 from torch import Tensor, nn
 
-from fedkin.data.table_files import DATES, CsvFormat
+from fedkin.data.csv_cells import DATES, CsvFormat
 from fedkin.errors import ConfigError, RunError, imported
 from fedkin.federation import Scale
 from fedkin.federation.table_encoding import Encoding

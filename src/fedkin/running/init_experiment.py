@@ -19,7 +19,7 @@ from fedkin.data.sources import SOURCES
 from fedkin.data.sources.folder import ENDINGS
 from fedkin.data.sources.tables import Csv, Parquet
 from fedkin.errors import ConfigError, DataError, first_few
-from fedkin.federation.table_encoding import Reading
+from fedkin.federation.table_columns import Reading
 from fedkin.running.experiment import Experiment
 from fedkin.settings import parse
 from fedkin.untrusted import escaped

@@ -17,7 +17,8 @@ from fedkin.errors import IN_PYTHON, ConfigError, DataError, RunError, first_few
 from fedkin.federation.arrays import is_finite
 from fedkin.federation.inputs import CODES, map_arrays, parts
 from fedkin.federation.samples import prepared
-from fedkin.federation.table_encoding import Encoding, Target, as_table, kinds_of
+from fedkin.federation.table_encoding import Encoding, Target
+from fedkin.federation.table_values import as_table, kinds_of
 from fedkin.keys import key
 from fedkin.learning.models import MODELS
 from fedkin.learning.models.custom import Modules, pair_of

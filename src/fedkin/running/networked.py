@@ -12,10 +12,10 @@ from typing import Any
 
 import tomli_w
 
+from fedkin.data.csv_cells import CsvFormat
 from fedkin.data.own import OwnTable
 from fedkin.data.sources.folder import Folder
 from fedkin.data.sources.tables import TableSource
-from fedkin.data.table_files import CsvFormat
 from fedkin.engines.ledger import Ledger
 from fedkin.engines.setup import Setup
 from fedkin.errors import ConfigError, DataError, RunError

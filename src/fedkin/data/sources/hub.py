@@ -21,7 +21,8 @@ from fedkin.data.sources.tables import TableSettings, dataset_beside, dataset_of
 from fedkin.errors import DataError, imported, nearest
 from fedkin.federation import Scale
 from fedkin.federation.datasets import picture
-from fedkin.federation.table_encoding import Reading, Target
+from fedkin.federation.table_columns import Reading
+from fedkin.federation.table_encoding import Target
 from fedkin.untrusted import error_text
 
 _SPLIT, _WHOSE = "(split)", "(client)"  # names of added columns

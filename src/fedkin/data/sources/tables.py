@@ -16,24 +16,17 @@ import pyarrow as pa
 import torch
 from pydantic import NonNegativeInt, PositiveInt
 
+from fedkin.data.csv_cells import CsvFormat
 from fedkin.data.dataset import Dataset, train_and_test
 from fedkin.data.fetching import ROOTED
 from fedkin.data.sources.base import Source, locate
-from fedkin.data.table_files import CsvFormat, code_like, column_notes, read_csv, read_folder, read_parquet
+from fedkin.data.table_files import code_like, column_notes, read_csv, read_folder, read_parquet
 from fedkin.errors import DataError, first_few, nearest
 from fedkin.federation import Scale
 from fedkin.federation.summaries import SharedEncoding
-from fedkin.federation.table_encoding import (
-    Columns,
-    Encoding,
-    Reading,
-    Target,
-    codes,
-    columns_of,
-    encoded,
-    find_target,
-    remember,
-)
+from fedkin.federation.table_columns import Columns, Reading, columns_of
+from fedkin.federation.table_encoding import Encoding, Target, encoded, find_target
+from fedkin.federation.table_values import codes, remember
 from fedkin.untrusted import error_text, escaped, most
 
 _LOG = logging.getLogger("fedkin")

@@ -20,61 +20,17 @@ from pydantic import AfterValidator
 from torch import Tensor
 
 from fedkin.errors import ConfigError, FedkinError
-from fedkin.federation import Samples
-from fedkin.federation.inputs import parts
 from fedkin.flow import Ask, Message, ServerFlow, ServerMethod, phase
 from fedkin.forms import COUNT, Bytes, Context, Fields, Noised, Shaped, Sums
 from fedkin.graph import Evidence, Plan, Signature, Spread, Verdicts, canonical, find, place, same_alpha, sign
 from fedkin.graph import private_signatures as private
-from fedkin.graph.signatures import Moments
+from fedkin.graph.moments import Moments
 from fedkin.keys import key
+from fedkin.methods.blocks.numeric_rows import arrays_of, has_columns, width_of
 from fedkin.methods.blocks.vectors import Labels
-from fedkin.tasks import Task
 from fedkin.views import ClientView, ServerView
 
 G = TypeVar("G")  # a group's name: a number, or its text
-_WIDTH = 128  # hashed columns for codes at any place, and as many for codes with their place
-
-
-def width_of(task: Task) -> int:
-    """Numbers per sample in `numeric_rows`.
-
-    >>> width_of(Task(2, (1, 28, 28))), width_of(Task(2, (30,), codes=("x",)))
-    (784, 256)
-    """
-    return sum(2 * _WIDTH if name in task.codes else math.prod(shape) for name, shape in task.shapes.items())
-
-
-def numeric_rows(samples: Samples, task: Task) -> npt.NDArray[np.float32]:
-    """The scaled inputs of all samples as numbers [n, width_of(task)], arrays in the order of their names."""
-    inputs = parts(samples.inputs(slice(None)))
-    return np.concatenate([_numbers(name, inputs[name], task) for name in sorted(inputs)], axis=1)
-
-
-def _numbers(name: str, values: Tensor, task: Task) -> npt.NDArray[np.float32]:
-    flat: npt.NDArray[Any] = values.numpy().reshape(len(values), -1)
-    if name not in task.codes:
-        return np.asarray(flat, dtype=np.float32)
-    # A code counts by itself (a bag of tokens) and with its place (a column of categories).
-    place = np.arange(1, flat.shape[1] + 1)
-    counts = np.concatenate([_hashed(flat, 0 * place, name), _hashed(flat, place, name)], axis=1)
-    return np.asarray(counts / flat.shape[1] ** 0.5, dtype=np.float32)
-
-
-def _hashed(codes: npt.NDArray[Any], place: npt.NDArray[np.int64], name: str) -> npt.NDArray[np.float32]:
-    """Counts of codes in hashed columns with random signs, [n, _WIDTH]."""
-    seed = np.uint64(key(0, name, "codes"))
-    # splitmix64 of code and place.
-    z = codes.astype(np.int64).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    z = z ^ (place.astype(np.uint64) * np.uint64(0xD1342543DE82EF95) + seed)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        z = (z ^ (z >> np.uint64(shift))) * np.uint64(factor)
-    z = z ^ (z >> np.uint64(31))
-    sign = np.where(z & np.uint64(1), 1.0, -1.0).astype(np.float32)
-    counts = np.zeros((len(codes), _WIDTH), dtype=np.float32)
-    row = np.broadcast_to(np.arange(len(codes))[:, None], codes.shape)
-    np.add.at(counts, (row, ((z >> np.uint64(1)) % np.uint64(_WIDTH)).astype(np.int64)), sign)
-    return counts
 
 
 Signatures = dict[str, Tensor]
@@ -166,14 +122,6 @@ class SigningMethod(ServerMethod):
 # -- at a client ------------------------------------------------------------------------------------------------------
 
 
-def arrays_of(samples: Samples, task: Task) -> tuple[Any, Any]:
-    """(x [n, d], y [n] or None) as numpy arrays: the inputs as numbers, and class labels or the sum of the targets."""
-    x, y = numeric_rows(samples, task), samples.labels()
-    if task.labels:
-        return x, y.numpy()
-    return x, y.double().sum(1).numpy() if task.kind == "regression" else None
-
-
 def _new_rows(client: ClientView, x: Any, y: Any) -> npt.NDArray[np.int64]:
     """Rows that are new since the client's last signature; none the first time, and while they are few.
 
@@ -191,11 +139,6 @@ def _new_rows(client: ClientView, x: Any, y: Any) -> npt.NDArray[np.int64]:
         return new[:0]
     client.state["signed_rows"] = torch.from_numpy(np.union1d(signed, rows[new]))
     return new
-
-
-def has_columns(task: Task) -> bool:
-    """Whether inputs have columns of different units: a table, or several arrays."""
-    return isinstance(task.shape, Mapping) or len(task.shape) == 1
 
 
 # -- at the server ----------------------------------------------------------------------------------------------------
@@ -270,8 +213,12 @@ def _signatures_of_sums(replies: Mapping[str, Message], plan: Plan, noise: float
 
 
 def _plausible(spreads: list[Spread], server: ServerView) -> list[Spread]:
-    """Spreads of this task's shape whose size and variance are not far above the median, ordered by content."""
-    spreads = [spread for spread in spreads if _is_possible(spread, server.task)]
+    """Spreads that samples of this task can have, not far above the median in size and variance, by content."""
+    width, classes = width_of(server.task), server.task.classes
+    spreads = [
+        spread for spread in spreads
+        if spread.n > 0 and spread.dim == width and spread.classes <= classes and (spread.squares >= 0).all()
+    ]  # fmt: skip
     if not spreads:
         return []
     sizes = np.array([spread.n for spread in spreads], dtype=np.float64)
@@ -279,12 +226,6 @@ def _plausible(spreads: list[Spread], server: ServerView) -> list[Spread]:
     near = (variances <= _FAR * np.median(variances)) & (sizes <= _FAR * np.median(sizes))
     order = [(spread.n, spread.squares.tobytes(), spread.target.tobytes()) for spread in spreads]
     return [spreads[row] for row in sorted(np.flatnonzero(near).tolist(), key=order.__getitem__)]
-
-
-def _is_possible(spread: Spread, task: Task) -> bool:
-    """Whether samples of this task can have this spread."""
-    sizes = spread.n > 0 and spread.dim == width_of(task) and spread.classes <= task.classes
-    return bool(sizes and (spread.squares >= 0).all())
 
 
 def read_signature(data: Tensor, plan: Plan) -> Signature | None:

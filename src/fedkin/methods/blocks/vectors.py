@@ -1,9 +1,11 @@
-"""Models as vectors: chosen layers, inner products, and points with these inner products."""
+"""Models as vectors: chosen layers, inner products, and points with these inner products; k-means centres of points."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Annotated, Literal
+from functools import cache
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -96,3 +98,30 @@ def rows(vectors: Sequence[Tensor], similarity: str) -> Array:
     if similarity == "l1" or len(vectors[0]) <= len(vectors):
         return as_points(vectors)
     return places(inner_products(vectors))
+
+
+def centres_of(points: Tensor, k: int, seed: int, starts: int = 5) -> Tensor:
+    """k-means centres [k, d] of points [n, d] (k-means++, the best of `starts`), in the order of their coordinates.
+
+    If there are at most k distinct points, they are the centres.
+    """
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+
+    x = points.double().numpy()
+    distinct = np.unique(x, axis=0)
+    if len(distinct) > k:
+        # Sums over several threads differ in the last bits from run to run.
+        with _threads().limit(limits=1), warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # points that differ only by rounding
+            distinct = KMeans(k, n_init=starts, random_state=seed).fit(x).cluster_centers_
+        distinct = distinct[np.lexsort(distinct.T[::-1])]
+    return torch.from_numpy(distinct).to(points.dtype)
+
+
+@cache
+def _threads() -> Any:
+    """The libraries with threads; cached, because finding them takes longer than a small k-means."""
+    from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
+
+    return ThreadpoolController()
