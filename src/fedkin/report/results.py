@@ -219,10 +219,11 @@ def read_rows(name: str, table: PaperTable, presets: Path, pages: Path, quick: b
     text = _read(path)
     lines = text.splitlines()
     had = tuple(part for part in table.federation if f"## {part.name}" in lines)
-    rows: list[Cells] = [*csv_rows(_read(pages / f"{name}.csv"))]
-    how = settings_text(name, table.model_copy(update={"federation": had, "seeds": _seeds(rows)}), presets, quick)
-    if text.partition(HOW)[2].strip() != how.partition(HOW)[2].strip() or not set(_seeds(rows)) <= set(table.seeds):
+    seeds = tuple(seed for seed in table.seeds if re.search(rf"Seeds [\d, ]*\b{seed}\b", text))
+    how = settings_text(name, table.model_copy(update={"federation": had, "seeds": seeds}), presets, quick)
+    if text.partition(HOW)[2].strip() != how.partition(HOW)[2].strip():
         raise _other_definition(path, "its settings are not those of this definition")
+    rows: list[Cells] = [*csv_rows(_read(pages / f"{name}.csv"))]
     by_part, order = _group_by("federation", rows), table.names(planted=True)
     for part in table.federation:
         names = list(_group_by("row", by_part.get(part.name, ())))
