@@ -166,10 +166,13 @@ def test_a_row_that_fails_in_training_is_left_out_and_named(folder: Path) -> Non
     table = parse(PaperTable, SMALL, "tiny").shortened()
     part = table.federation[0]
     experiment = load(folder / "presets" / "small.toml").with_changes(**part.set)
-    failed = FinishedPart(part, experiment, {}, {}, {"fedavg": "seed 0: it failed"})
+    failed = FinishedPart(part, experiment, table.seeds, {}, {}, {"fedavg": "seed 0: it failed"})
     kept = results.csv_rows((folder / "slow" / "tiny.csv").read_text())
     merged = results.merged(table, [failed], kept)
     assert {row["row"] for row in merged} == {"local", "fedavg-slow", "fedavg-slow@self"}
+    # A new seed that fails takes no figures of others away.
+    further = results.merged(table, [replace(failed, seeds=(7,))], kept)
+    assert {(row["row"], row["seed"]) for row in further} == {(row["row"], row["seed"]) for row in kept}
 
 
 def pages_of(folder: Path) -> dict[str, bytes]:
@@ -293,6 +296,9 @@ def test_tuned_settings_are_read_from_the_words_of_a_page() -> None:
         paths = [RATE, *tunables(method, "method")]
         last = [path.rpartition(".")[2] for path in paths]
         assert len(set(last)) == len(last), name
+    cells = {"federation": "six clients", "row": "fedavg", "tuned": "rate 3", "border": "", "failed": "0"}
+    with pytest.raises(ConfigError, match="tuned 'rate 3': fedavg: no 'rate'"):
+        results.tuned_rows(parse(PaperTable, SMALL, "tiny"), [cells])
     for name, table in DEFINITIONS.items():
         rows = results.read_rows(name, table, ROOT / "presets" / "tables", ROOT / "docs" / "results")
         tuned = results.tuned_rows(table, rows)
@@ -450,11 +456,11 @@ def test_a_page_says_which_rows_have_views_that_no_row_of_local_has() -> None:
     part = table.federation[0]
     base = load(ROOT / "presets" / "tables" / part.preset).with_changes(**part.set)
     tuned = {row.name: TunedRow({}) for row in table.rows()}
-    assert FinishedPart(part, base, {}, tuned).unmatched_views(table) == []
+    assert FinishedPart(part, base, (), {}, tuned).unmatched_views(table) == []
     tuned["mapl"] = TunedRow({"method.augment.crop": 0.5})
-    assert FinishedPart(part, base, {}, tuned).unmatched_views(table) == ["mapl"]
+    assert FinishedPart(part, base, (), {}, tuned).unmatched_views(table) == ["mapl"]
     tuned["mapl"] = TunedRow({"method.augment.crop": 0.761})
-    assert FinishedPart(part, base, {}, tuned).unmatched_views(table) == []
+    assert FinishedPart(part, base, (), {}, tuned).unmatched_views(table) == []
 
 
 def test_a_verdict_is_of_the_rows_that_are_kept_and_of_those_that_were_run_again() -> None:
@@ -499,7 +505,8 @@ def on_digits(claim: list[dict[str, str]]) -> tuple[PaperTable, Callable[[dict[s
     def done(variances: dict[str, float]) -> FinishedPart:
         run = {"metric": "accuracy", "clients": 6, "given": "", "mean": 0.5, "bytes": 1.0}
         runs = {name: {seed: {**run, "variance": value} for seed in range(3)} for name, value in variances.items()}
-        return FinishedPart(table.federation[0], table.federation[0].experiment(ROOT / "presets" / "tables"), runs, {})
+        part = table.federation[0]
+        return FinishedPart(part, part.experiment(ROOT / "presets" / "tables"), table.seeds, runs, {})
 
     return table, done
 

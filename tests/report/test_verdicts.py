@@ -18,7 +18,7 @@ from fedkin.graph import Evidence, Graph, load_graph
 from fedkin.graph.record import Node
 from fedkin.records.run import read_run
 from fedkin.report import write_report
-from fedkin.report.choice import Choice
+from fedkin.report.choice import KinChoice
 from fedkin.report.collect import collect
 from fedkin.report.sentence import groups_in_terminal
 from fedkin.report.verdicts import Findings, JudgedGroup, findings_text, judged_groups, verdict_data
@@ -325,5 +325,5 @@ def test_tests_that_see_less_since_rows_are_sorted_are_said(method: str, tmp_pat
        "0.001 higher in loss (95 % interval -0.018 to 0.02)"))],
 )  # fmt: skip
 def test_the_choice_is_said_in_words(rounds: list[Any], words: str | None) -> None:
-    choice = Choice.of(rounds)
+    choice = KinChoice.of(rounds)
     assert (choice and choice.explained()) == words

@@ -69,8 +69,7 @@ class Budget:
     def plan(self, federation: Federation, bench: Bench, folder: Path | None = None) -> Plan:
         """Return the largest plan that fits into the time left, estimated from a few rounds and the tests.
 
-        An advice that was begun in `folder` keeps its plan, so that a stop changes nothing. Raises ConfigError for a
-        federation that cannot be advised on.
+        An advice that was begun in `folder` keeps its plan, so that a stop changes nothing. Raises as `check`.
         """
         check(federation)
         if folder is not None and (folder / PLAN_FILE).exists():

@@ -182,8 +182,8 @@ class _Part(NamedTuple):
     shape: Shape
     heads: bool
 
-    def client(self, id: str) -> str:
-        """This client's id in the run, which trains other parts for it too."""
+    def id_of(self, id: str) -> str:
+        """This client's id in the run, which trains other parts for it too, each with an id of its own."""
         return f"{id}/{self.split}.{self.number}"
 
 
@@ -273,19 +273,19 @@ class Work:
         }  # fmt: skip
         groups, near = dict[str, tuple[str, ...]](), dict[str, tuple[str, ...]]()
         for place, part in enumerate(parts):
-            shape = part.shape.renamed({id: part.client(id) for id in self.federation})
+            shape = part.shape.renamed({id: part.id_of(id) for id in self.federation})
             groups |= {f"{place}.{count}": members for count, members in enumerate(shape.groups)}
             near |= dict(shape.near)
             for id, client in self.federation.items():
                 # No test samples: outcomes are needed sample by sample, so they are computed after the run.
-                clients.append(Client(part.client(id), trains[id, part.split], client.train.take([])))
+                clients.append(Client(part.id_of(id), trains[id, part.split], client.train.take([])))
         method = parse(Given, {"groups": groups, "near": near}, "method")
         together = Federation(clients, self.federation.task, self.federation.name)
         net, result = trained(method, together, self.bench, self.rates[rate])
         outcomes, module = {}, net.scratch()
         for place, part in enumerate(parts):
             for id, client in self.federation.items():
-                params = result.models[part.client(id)]
+                params = result.models[part.id_of(id)]
                 train = trains[id, part.split] if part.heads and part.shape.partners(id) else None
                 test = client.train.take(self.folds[id].validated(part.split))
                 outcomes[f"{place}/{id}"] = self._outcomes(net, module, params, train, test)

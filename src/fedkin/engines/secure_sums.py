@@ -373,8 +373,9 @@ class GroupSum:
         signed, enough = [replies[id]["signature"] for id in names], threshold(len(self.list.near(0)))
 
         replies = yield {name: self._keys_for(place, signed) for place, name in enumerate(names)}
-        self.shares = {place: reply["shares"] for place, reply in self._by_place(replies).items()}
-        self.commitments = {place: bytes_of(reply["commitment"]) for place, reply in self._by_place(replies).items()}
+        by_place = self._by_place(replies)
+        self.shares = {place: reply["shares"] for place, reply in by_place.items()}
+        self.commitments = {place: bytes_of(reply["commitment"]) for place, reply in by_place.items()}
         self._check_enough(SHARES, replies, enough)
 
         replies = yield {names[place]: self._masked_for(place) for place in self.shares}

@@ -300,6 +300,7 @@ class LocalSite(Site):
         self.turn_to(number)
         self.states.clear()
         self.states.update(states)
+        self.scorer.scored = {}
 
     def checkpoint(self, id: str) -> dict[str, Any]:
         """Return one client's part of a consistent checkpoint: its round, its state, and its progress in the round."""
@@ -455,7 +456,7 @@ class LocalSite(Site):
 
     def replies(self, phase: str, messages: Mapping[str, Message]) -> Iterator[tuple[str, Message]]:
         if phase in STEPS:
-            yield from self._secure_replies(phase, messages).items()
+            yield from self._secure_replies(phase, messages)
             return
         for id, reply in self._method_replies(phase, messages):
             if self.setup.sums_securely:
@@ -466,23 +467,25 @@ class LocalSite(Site):
                     continue
             yield id, reply
 
-    def _secure_replies(self, step: str, messages: Mapping[str, Message]) -> dict[str, Message]:
+    def _secure_replies(self, step: str, messages: Mapping[str, Message]) -> Iterator[tuple[str, Message]]:
         """Answer a step of secure sums; the step with masked numbers runs a phase of the method."""
-        replies, answers = dict[str, Message](), dict[str, Message]()
+        replies = dict[str, Message]()
         if step == MASKED and messages:
             phase, _ = inner(next(iter(messages.values())))
             replies = dict(self._method_replies(phase, {id: inner(message)[1] for id, message in messages.items()}))
             messages = {id: messages[id] for id in replies}
         for id, message in messages.items():
+            answer: Message | None = None
             with self.failures.of(id, step):
                 if id not in self.members:
                     least = self.setup.privacy.min_members
                     self.members[id] = SumMember(id, self.clients_now[id].size, self.signatures, least)
-                answer = self.members[id].answer(step, message, replies.get(id))
+                masked = self.members[id].answer(step, message, replies.pop(id, None))
                 if step == MASKED:
-                    check_plain(self.setup.method, phase, answer)
-                answers[id] = answer
-        return answers
+                    check_plain(self.setup.method, phase, masked)
+                answer = masked
+            if answer is not None:
+                yield id, answer
 
     def _method_replies(self, phase: str, messages: Mapping[str, Message]) -> Iterator[tuple[str, Message]]:
         # A client without training samples, as an unseen client may be, cannot answer.

@@ -358,12 +358,12 @@ class Search:
         while todo:
             if len(todo) + len(groups) > most:
                 return None
-            node, rejected = todo.pop()
-            if not rejected:
-                node.verdict = "alone" if len(node.rows) == 1 else "same"
-                groups.append(node.rows)
+            at, because = todo.pop()
+            if not because:
+                at.verdict = "alone" if len(at.rows) == 1 else "same"
+                groups.append(at.rows)
                 continue
-            for child in self._cut(node, "+".join(rejected)):
+            for child in self._cut(at, "+".join(because)):
                 child.p = self._block_p(child.rows) if len(child.rows) > 1 else {}
                 todo.append((child, child.rejected(self.alpha)))
         return groups
@@ -382,7 +382,7 @@ class Search:
         return float(min(1.0, self.tests * p))
 
     def _shares_apart(self, rows: Labels, groups: list[Labels]) -> bool:
-        """Whether groups that differ only in class shares are far enough apart to be groups."""
+        """Whether parts that differ only in class shares are far enough apart to be groups."""
         if "y" not in self.stacks:
             return False
         stack = self.stacks["y"]

@@ -152,6 +152,8 @@ class NetworkClient(ServerConnection):
         self.agreement = Agreement(settings=settings or "")
         self.encoding: SharedEncoding | None = None
         self.consented, self.said_missing = False, ""
+        self.leave_nonce = ""  # of the hello by which it leaves
+        self.last_run = ""
         self.watch, self.unseen = watch, unseen
         again = "has changed: what it tells of itself, anew; then the new samples count too"
         self.later_lines = [f"whenever {watch.path} {again}"] if watch is not None else []  # what may leave later
@@ -299,6 +301,8 @@ class NetworkClient(ServerConnection):
     def _begin(self, setup: Setup, start: Welcome) -> ClientRun:
         """Return this client's part of the run to which the server has admitted it."""
         client = self.client
+        if start.run != self.last_run:
+            self.last_run, self.status.round = start.run, 0
         consented = releases_in(setup, client) * setup.training.rounds if setup.privacy.on else None
         page = self.ledger.page(start.run, setup.privacy, consented)
         facts = {**dict(self.about), "columns": client.about.get("columns"), "digest": "", "seen": False}
@@ -314,7 +318,7 @@ class NetworkClient(ServerConnection):
 
     def _serve(self, run: ClientRun) -> bool:
         """Answer orders; returns True if the run has ended or this client has left, and False to join once more."""
-        self.leave_nonce = ""  # the nonce of the hello by which it leaves
+        self.leave_nonce = ""
         with run.site.exact():
             while True:
                 if not self.leave_nonce and self.leave_file.exists():
@@ -328,6 +332,7 @@ class NetworkClient(ServerConnection):
                 answer, over = self._answer(run, data)
                 self.link.withdraw(f"{run.place}/", self.server)
                 self.link.offer(self.server, f"{run.place}/{run.number}/answer", encode(answer))
+                del data, answer  # they may hold models, and the wait for the next order may be long
                 if over:
                     self.say("the run has ended")
                     return True
@@ -340,13 +345,11 @@ class NetworkClient(ServerConnection):
         except MethodError as error:
             self.say(f"refused: {error_text(error)}")
             return Answer(number=run.number, error=error_text(error)), False
-        before = run.samples
-        answer = run.answer(order)
-        if run.samples != before and run.samples == self.about.digest:  # the newest samples count from now on
-            for digest in set(self.versions) - {run.samples}:
+        if order.samples == self.about.digest != run.samples:  # the newest samples count from now on
+            for digest in set(self.versions) - {order.samples}:
                 del self.versions[digest]
             self.link.withdraw("hello", self.server)
-        return answer, order.what == "end"
+        return run.answer(order), order.what == "end"
 
     def _ended(self, run: ClientRun) -> bool | None:
         """Read the number of the newest order; returns the result of `_serve` if it is to end, else None."""

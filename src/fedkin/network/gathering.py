@@ -40,7 +40,8 @@ class Shared:
 class Gathering:
     """The clients with which a federation begins, stage by stage until all are there and agree.
 
-    settings, setup_of, network, reading, shared, keep: as in `Registration`. setup: made once the task is known.
+    Used under `Registration.changed`. settings, setup_of, network, reading, shared, keep: as in `Registration`. setup:
+    made once the task is known.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""Hellos: what a client tells a server to join, in up to three stages, and what the server answers.
+"""Hellos: what a client tells a server to join, to leave, or when its samples have changed; and the answers.
 
-A client says hello with the columns of its table, with a profile of its rows (both only if the experiment learns from
-tables), and with its description.
+To join, it says hello in up to three stages: with the columns of its table, with a profile of its rows (both only if
+the experiment learns from tables), and with its description.
 """
 
 from __future__ import annotations

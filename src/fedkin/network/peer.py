@@ -135,6 +135,7 @@ class PeerEngine(Engine):
         for message in box.messages.values():
             if id(message) in offers:
                 continue
+            # Not `self.validator`, which counts what it refuses as a neighbour's.
             problem = self.exchange.validator.problem(self.client.id, box.phase, message, Message())
             if problem is None:
                 offers[id(message)] = PeerMessage(phase=box.phase, message=dict(message))

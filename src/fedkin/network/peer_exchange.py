@@ -81,7 +81,7 @@ class Contact(Enum):
 
     GOOD = 1
     LOST = 2
-    GIVEN_UP = 3  # until it answers again
+    GIVEN_UP = 3  # until a message of it comes
 
 
 class PeerExchange:
@@ -89,7 +89,7 @@ class PeerExchange:
 
     settings: the section `[network]`. limit: the largest message in bytes. outbox: the stored offers of this peer.
     stop: set it to make the peer leave. done: the number of rounds that were done before a restart. members: the peers
-    that have come, with equal settings. last_heard: by peer, the last round from which a message came.
+    that have come, with equal settings; none after `end`. last_heard: by peer, the last round with a message from it.
     """
 
     def __init__(
@@ -314,7 +314,7 @@ class PeerExchange:
             away = id not in self.link.present()
             if time.monotonic() - answered_at > self.settings.grace:
                 return self._give_up_on(id, Missing.GONE, "the connection is lost" if away else "it does not answer")
-            if away and self.contact[id] is Contact.GOOD:
+            if away and self.contact[id] is not Contact.LOST:
                 self.contact[id] = Contact.LOST
                 self.say(f"round {round}: {id} is not connected: waiting for at most {self.settings.grace:g} s")
         return self._give_up_on(id, Missing.LATE, f"nothing within {self.settings.deadline:g} s")

@@ -12,6 +12,7 @@ from fedkin.analysis.intervals import Added, added
 from fedkin.analysis.paired import VERDICTS, Difference, Verdict
 from fedkin.records.controls import split_control, without_exchange
 from fedkin.records.run import Result
+from fedkin.settings import flat
 
 # The tables' names for the counts of verdicts.
 COUNTED: Mapping[str, Verdict] = dict(zip(("gained", "lost", "apart", "few"), VERDICTS, strict=True))
@@ -191,7 +192,7 @@ def _added(name: str, results: Mapping[str, Mapping[int, Result]]) -> dict[str, 
 def unequal_conditions(runs: Mapping[str, Result]) -> list[str]:
     """Warn if methods differ in a setting of training or in prior knowledge; runs: one run of each, by its name."""
     methods = {name: run for name, run in runs.items() if split_control(name)[1] is None}
-    training = {name: run.settings.get("training", {}) for name, run in methods.items()}
+    training = {name: flat(run.settings.get("training", {})) for name, run in methods.items()}
     sentences = []
     for key in dict.fromkeys(key for settings in training.values() for key in settings):
         if named := _unlike({name: settings.get(key) for name, settings in training.items()}):
@@ -208,7 +209,8 @@ def _unlike(values: Mapping[str, Any]) -> str:
     """List methods by their value, if not all have the same; empty if they have."""
     methods: dict[str, list[str]] = {}
     for name, value in values.items():
-        methods.setdefault(f"{value:g}" if isinstance(value, float) else str(value), []).append(name)
+        text = "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+        methods.setdefault(text, []).append(name)
     return _named_but_most(methods) if len(methods) > 1 else ""
 
 

@@ -109,7 +109,7 @@ class Records:
             return None
         now = facts()
         check_samples(self.folder, now["fingerprint"])
-        self.redescribe(now)
+        self.describe(now)
         checkpoint = Checkpoints(self.folder).choose()
         if checkpoint is None:
             self._drop_after(0)
@@ -121,6 +121,11 @@ class Records:
         self._read_parts(checkpoint.round)
         self._drop_after(checkpoint.round)
         return checkpoint.round, checkpoint.state
+
+    def describe(self, facts: Mapping[str, Any]) -> None:
+        """Write `federation.json` with these facts of the clients, including clients that joined after the start."""
+        if self.folder is not None:
+            self.facts, self.sealed[_FEDERATION] = facts, files.write_json(self.folder / _FEDERATION, facts)
 
     def _read_parts(self, round: int) -> None:
         """Read the rows up to this round, and remove parts that are not under the checkpoint's seal."""
@@ -194,11 +199,6 @@ class Records:
         self.safe = round
 
     # -- the end -------------------------------------------------------------------------------------------------------
-
-    def redescribe(self, facts: Mapping[str, Any]) -> None:
-        """Write `federation.json` with these facts of the clients, including clients that joined after the start."""
-        if self.folder is not None:
-            self.facts, self.sealed[_FEDERATION] = facts, files.write_json(self.folder / _FEDERATION, facts)
 
     def finish(self, scores: Mapping[str, Score]) -> None:
         """Write the complete tables, and the outcomes of single samples from the last evaluation's scores."""

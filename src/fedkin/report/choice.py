@@ -11,7 +11,7 @@ from fedkin.methods.kin import LEVELS
 
 
 @dataclass(frozen=True)
-class Choice:
+class KinChoice:
     """The level at which clients share a model, what each client has of its own, and the lead over other levels.
 
     level: the chosen one of `LEVELS`; None while none is chosen. shared: who shares a model at each level, in words.
@@ -25,7 +25,7 @@ class Choice:
     leads: Mapping[str, str]
 
     @classmethod
-    def of(cls, rounds: Sequence[Mapping[str, Any]]) -> Choice | None:
+    def of(cls, rounds: Sequence[Mapping[str, Any]]) -> KinChoice | None:
         """The choice in the last of these lines of rounds.jsonl; None if the method makes no such choice."""
         figures = (rounds[-1].get("figures") or {}) if rounds else {}
         if "pull_weights" not in figures:
@@ -46,7 +46,7 @@ class Choice:
     def short(self) -> str:
         """The choice alone.
 
-        >>> Choice.of([{"figures": {"level": 0, "pull_weights": None, "own_body": 1.0}}]).short()
+        >>> KinChoice.of([{"figures": {"level": 0, "pull_weights": None, "own_body": 1.0}}]).short()
         'chosen: one model for all, own bodies'
         """
         if self.level is None:
@@ -56,10 +56,10 @@ class Choice:
     def explained(self) -> str:
         """The choice, what a pull means, and the leads.
 
-        >>> Choice.of([{"figures": {"level": 0, "pull_weights": 1.0, "pull_bias": 1.0}}]).explained()
+        >>> KinChoice.of([{"figures": {"level": 0, "pull_weights": 1.0, "pull_bias": 1.0}}]).explained()
         'chosen: one model for all, a head for each client (pull 1); a smaller pull is more personal'
         >>> lead = {"points_all": 1.9, "points_all_low": 1.2, "points_all_high": 2.6}
-        >>> Choice.of([{"figures": {"level": 2, "pull_weights": None, **lead}}]).explained()[34:]
+        >>> KinChoice.of([{"figures": {"level": 2, "pull_weights": None, **lead}}]).explained()[34:]
         'on held-out samples 1.9 points better than one model for all (95 % interval 1.2 to 2.6)'
         """
         if self.level is None:

@@ -24,7 +24,7 @@ from fedkin.running.grid import words
 from fedkin.running.papers import OURS, PAPERS, Claim, PaperTable, Part
 from fedkin.running.reproduce import GIVEN, Cells, FinishedPart, TunedRow, claim_value, difference
 from fedkin.running.tune import RATE
-from fedkin.settings import tunables
+from fedkin.settings import choose, tunables
 from fedkin.tasks import METRICS
 
 _GAINS = tuple(f"{name}.{end}" for name in ("gain", "adds") for end in ("mean", "low", "high"))
@@ -53,15 +53,13 @@ def merged(table: PaperTable, done: Sequence[FinishedPart], kept: Iterable[Cells
     for part in table.federation:
         rows, one = before.get(part.name, []), done_by_name.get(part.name)
         if one is not None:
+            ran = {*one.results, *one.failed}
             others = [
                 row for row in rows
-                if int(row["seed"]) not in one.results.get(row["row"], ())
-                and not {row["row"], split_control(row["row"])[0]} & set(one.failed)
+                if int(row["seed"]) not in one.seeds or not {row["row"], split_control(row["row"])[0]} & ran
             ]  # fmt: skip
-            every_seed = sorted(
-                [*others, *figure_rows(one, table)], key=lambda row: (order[row["row"]], int(row["seed"]))
-            )
-            rows = with_gains(every_seed)
+            together = [*others, *figure_rows(one, table)]
+            rows = with_gains(sorted(together, key=lambda row: (order[row["row"]], int(row["seed"]))))
         every += rows
     return every
 
@@ -98,10 +96,11 @@ def tuned_rows(table: PaperTable, rows: Iterable[Cells]) -> dict[str, dict[str, 
 
 
 def _settings_in(text: str, method: str) -> dict[str, Any]:
-    """Read a method's tuned settings from the text of `words`."""
+    """Read a method's tuned settings from the text of `words`; raises ConfigError."""
     paths = {path.rpartition(".")[2]: path for path in (RATE, *tunables(METHODS[method], "method"))}
-    parts = [] if text == words({}) else [part.split(" ") for part in text.split(", ")]
-    return {paths[name]: setting_value(value, f"tuned {text!r}") for name, value in parts}
+    parts = [] if text == words({}) else [part.partition(" ") for part in text.split(", ")]
+    where = f"tuned {text!r}: {method}"
+    return {choose(paths, name, where): setting_value(value, where) for name, _, value in parts}
 
 
 def with_gains(rows: Sequence[Cells]) -> list[Cells]:
@@ -219,9 +218,10 @@ def read_rows(name: str, table: PaperTable, presets: Path, pages: Path, quick: b
     text = _read(path)
     lines = text.splitlines()
     had = tuple(part for part in table.federation if f"## {part.name}" in lines)
-    seeds = tuple(seed for seed in table.seeds if re.search(rf"Seeds [\d, ]*\b{seed}\b", text))
+    settings = text.partition(HOW)[2]
+    seeds = tuple(seed for seed in sorted(table.seeds) if re.search(rf"Seeds [\d, ]*\b{seed}\b", settings))
     how = settings_text(name, table.model_copy(update={"federation": had, "seeds": seeds}), presets, quick)
-    if text.partition(HOW)[2].strip() != how.partition(HOW)[2].strip():
+    if settings.strip() != how.partition(HOW)[2].strip():
         raise _other_definition(path, "its settings are not those of this definition")
     rows: list[Cells] = [*csv_rows(_read(pages / f"{name}.csv"))]
     by_part, order = _group_by("federation", rows), table.names(planted=True)
@@ -250,7 +250,7 @@ def _read(path: Path) -> str:
 def _other_definition(page: Path, why: str) -> ConfigError:
     return ConfigError(
         f"{page}: written from another definition ({why}), so its figures cannot be kept; run the whole table (without "
-        "--federation, --methods and --finished), or choose another folder with --pages"
+        "--federation, --methods, --seeds and --finished), or choose another folder with --pages"
     )
 
 
@@ -283,7 +283,7 @@ def page(name: str, table: PaperTable, rows: Sequence[Cells], presets: Path, qui
         lines += [f"## {part}", "", *_figures(table, of_part), ""]
     if our_claims:
         lines += ["## Our claims", "", *_claims(table, our_claims), *_untested(our_claims), ""]
-    with_figures = table.model_copy(update={"seeds": _seeds(rows)}) if rows else table
+    with_figures = table.model_copy(update={"seeds": _seeds(rows) or tuple(sorted(table.seeds))})
     return "\n".join([*lines, settings_text(name, with_figures, presets, quick)])
 
 

@@ -14,7 +14,7 @@ from fedkin.analysis.paired import VERDICTS
 from fedkin.records import reading
 from fedkin.records.comparison import Gains, mean_and_sd
 from fedkin.records.run import Result
-from fedkin.report.choice import Choice
+from fedkin.report.choice import KinChoice
 from fedkin.report.runs import FEDAVG, LOCAL, ReportRun, given_of
 from fedkin.report.units import plural
 from fedkin.report.verdicts import findings_of, findings_text, group_count
@@ -197,8 +197,8 @@ def _groups(runs: Sequence[Result]) -> str:
     return f"{text} ({given})" if given else text
 
 
-def _choices(runs: Iterable[Result]) -> list[Choice]:
-    return [choice for run in runs if (choice := Choice.of(run.rounds)) is not None]
+def _choices(runs: Iterable[Result]) -> list[KinChoice]:
+    return [choice for run in runs if (choice := KinChoice.of(run.rounds)) is not None]
 
 
 def _agreement(ari: Sequence[float | None]) -> str:

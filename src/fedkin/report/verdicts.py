@@ -11,7 +11,7 @@ from typing import Any
 from fedkin.graph import Evidence, Graph
 from fedkin.graph.record import MEANINGS, SHARING, Node, p_text
 from fedkin.records.run import Result
-from fedkin.report.choice import Choice
+from fedkin.report.choice import KinChoice
 from fedkin.report.units import plural
 
 # Largest numbers of nodes of a drawn tree, rows of the table of groups, and members named in a row.
@@ -191,7 +191,7 @@ def verdict_data(
     groups = judged_groups(graph, named)
     if not groups:
         return None
-    tests, choice = graph.evidence, Choice.of(rounds)
+    tests, choice = graph.evidence, KinChoice.of(rounds)
     findings = Findings.of(groups, tests)
     several, alone = [group for group in groups if group.verdict != "alone"], _lone_clients(groups)
     return {
@@ -213,7 +213,7 @@ def _group_row(group: JudgedGroup, number: Mapping[str, int]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _levels_at(graph: Graph, tests: Evidence, choice: Choice | None) -> dict[int, tuple[str, bool]]:
+def _levels_at(graph: Graph, tests: Evidence, choice: KinChoice | None) -> dict[int, tuple[str, bool]]:
     """{node of the tree: (the level that has a model there, whether it was chosen)}, above the groups."""
     if choice is None:
         return {}

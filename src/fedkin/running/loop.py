@@ -167,7 +167,7 @@ class _Loop:
                 self._record(Outcome(0, (), None, (), {}), keep_features=False)
         with self.clock.of("records"):
             if (facts := self.engine.last_facts()) is not None:
-                self.records.redescribe(facts)
+                self.records.describe(facts)
             self.records.finish(self.scores)
         return summary_of(
             self.engine, self.run, name, scenario, self.records, self.scores, self._seconds(), self._training_paths()

@@ -345,6 +345,7 @@ def exchange(
         mine = mine.model_copy(update={"columns": tuple(map(str, client.about.get("columns", ())))})
         outbox, (checkpoint, _) = PeerOutbox(folder / "sent"), Checkpoints(folder).survey()
         done = 0 if checkpoint is None else checkpoint.round
+        del checkpoint  # it holds a state
         page = ledger.page(outbox.life(), setup.privacy)
         near = PeerExchange(link, names, mine, experiment.network, limit, outbox, say=say, stop=stop, done=done)
         try:

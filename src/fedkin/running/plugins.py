@@ -241,7 +241,7 @@ def stages_of(settings: Mapping[str, Any]) -> list[Stage]:
 
 
 class _UserFile(NamedTuple):
-    """A file that was read: its hash, and its parts as {(section, label in the file): (name, part)}."""
+    """A file that was read: its place, its hash, and its parts as {(section, label in the file): (name, part)}."""
 
     place: str
     digest: str

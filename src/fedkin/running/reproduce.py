@@ -70,11 +70,12 @@ class TunedRow:
 class FinishedPart:
     """A federation of a table whose runs have all ended: the experiment, `figures_row` by row and seed, and the tuning.
 
-    failed: why a row or a control failed in training; it then has no results.
+    failed: why a row or a control failed in training; it then has no results. seeds: those that ran.
     """
 
     part: Part
     experiment: Experiment
+    seeds: Sequence[int]
     results: Mapping[str, Mapping[int, Mapping[str, Any]]]
     chosen: Mapping[str, TunedRow]
     failed: Mapping[str, str] = field(default_factory=dict)
@@ -148,7 +149,8 @@ class _TableRuns:
         """
         chosen = {row.name: TunedRow({}) for row in self.table.rows()} | dict(tuned)
         chosen |= {row.name: self._tune(part, base, row) for row in _tuned_rows(self.table)}
-        chosen |= {row.name: chosen[row.tuned_as] for row in self.table.rows() if row.tuned_as is not None}
+        as_others = {row.name: row.tuned_as for row in self.table.rows() if row.tuned_as is not None}
+        chosen |= {name: chosen[other] for name, other in as_others.items() if name not in tuned}
         cells = []
         for name in names:
             row, control = self.table.row_of(name)
@@ -159,7 +161,7 @@ class _TableRuns:
         )
         self.done += len(cells) * len(self.table.seeds)
         results, failed = _ended_and_failed(dict(zip(names, outcomes, strict=True)))
-        return FinishedPart(part, base.experiment, results, chosen, failed)
+        return FinishedPart(part, base.experiment, self.table.seeds, results, chosen, failed)
 
     def _kept(self, result: Result) -> dict[str, Any] | str:
         if result.folder is not None:
