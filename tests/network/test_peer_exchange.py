@@ -127,6 +127,29 @@ def test_who_is_awaited_is_named_until_it_is_back() -> None:
         ]  # fmt: skip
 
 
+def test_one_that_was_given_up_is_named_too_if_its_connection_is_lost_again() -> None:
+    network = MemoryNetwork()
+    with two(network, grace=20.0) as (ann, bob):
+        said, asked, waiting, heard = list[str](), Event(), Event(), list[Any]()
+        bob.say = lambda line: (said.append(line), waiting.set())  # type: ignore[func-returns-value,assignment]
+        known = bob.progress_of
+        bob.progress_of = lambda id: (known(id), asked.set())[0]  # type: ignore[func-returns-value,method-assign]
+        bob.contact["ann"] = Contact.GIVEN_UP
+        ann.enter(1)
+        exchange = Thread(target=lambda: heard.append(told(bob, 1, "ann")))
+        exchange.start()
+        assert asked.wait(30)  # it is there, so that it is awaited
+        network.drop("ann")
+        assert waiting.wait(30)
+        network.back("ann")
+        ann.link.offer("bob", f"{ann.run}/r1/t0", encode(message(7)))
+        exchange.join(30)
+        assert heard == [7]
+        assert said == [
+            "round 1: ann is not connected: waiting for at most 20 s", "round 1: ann is connected again",
+        ]  # fmt: skip
+
+
 def test_one_that_is_in_a_later_round_is_not_awaited_in_this_one() -> None:
     with two(MemoryNetwork(), deadline=600.0) as (ann, bob):
         ann.enter(9)
