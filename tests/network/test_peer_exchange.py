@@ -108,37 +108,19 @@ def test_one_whose_connection_is_back_is_tried_at_once() -> None:
         assert told(bob, 5, "ann") == 7
 
 
-def test_who_is_awaited_is_named_until_it_is_back() -> None:
-    network = MemoryNetwork()
-    with two(network, grace=20.0) as (ann, bob):
-        said, waiting = list[str](), Event()
-        bob.say = lambda line: (said.append(line), waiting.set())  # type: ignore[func-returns-value,assignment]
-        network.drop("ann")
-        heard = list[Any]()
-        exchange = Thread(target=lambda: heard.append(told(bob, 1, "ann")))
-        exchange.start()
-        assert waiting.wait(30)
-        network.back("ann")
-        ann.link.offer("bob", f"{ann.run}/r1/t0", encode(message(7)))
-        exchange.join(30)
-        assert heard == [7]
-        assert said == [
-            "round 1: ann is not connected: waiting for at most 20 s", "round 1: ann is connected again",
-        ]  # fmt: skip
-
-
-def test_one_that_was_given_up_is_named_too_if_its_connection_is_lost_again() -> None:
+@pytest.mark.parametrize("contact", [Contact.GOOD, Contact.GIVEN_UP])
+def test_who_is_awaited_is_named_until_it_is_back(contact: Contact) -> None:
     network = MemoryNetwork()
     with two(network, grace=20.0) as (ann, bob):
         said, asked, waiting, heard = list[str](), Event(), Event(), list[Any]()
         bob.say = lambda line: (said.append(line), waiting.set())  # type: ignore[func-returns-value,assignment]
         known = bob.progress_of
         bob.progress_of = lambda id: (known(id), asked.set())[0]  # type: ignore[func-returns-value,method-assign]
-        bob.contact["ann"] = Contact.GIVEN_UP
+        bob.contact["ann"] = contact
         ann.enter(1)
         exchange = Thread(target=lambda: heard.append(told(bob, 1, "ann")))
         exchange.start()
-        assert asked.wait(30)  # it is there, so that it is awaited
+        assert asked.wait(30)  # it answers, so that it is awaited also if it was given up
         network.drop("ann")
         assert waiting.wait(30)
         network.back("ann")

@@ -14,7 +14,7 @@ from fedkin.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedkin.running.papers import PaperTable
-    from fedkin.running.reproduce import Cells, FinishedPart
+    from fedkin.running.reproduce import Cells, FinishedPart, TunedRow
 
 
 def reproduce(
@@ -52,7 +52,7 @@ def reproduce(
     if name is None:
         _list(all_tables, json)
         return
-    from fedkin.report.results import read_rows, tuned_rows
+    from fedkin.report.results import read_rows
     from fedkin.running.grid import parse_seeds, stage_watchers
     from fedkin.running.reproduce import reproduce as parts_of
 
@@ -71,11 +71,7 @@ def reproduce(
             if seeds:
                 some = some.with_seeds(parse_seeds(seeds))
             kept = read_rows(key, this, folder, shown, quick) if finished or seeds or some != this else []
-            tuned = tuned_rows(this, kept) if seeds else None
-            if tuned is not None and (without := [part.name for part in some.federation if not tuned[part.name]]):
-                raise ConfigError(
-                    f"--seeds: no figures for {without[0]!r} in {shown / key}.csv; run it without --seeds first"
-                )
+            tuned = _tuned_before(some, kept, f"{shown / key}.csv") if seeds else None
             watchers = stage_watchers(watch, key)
             parts = parts_of(some, folder, data_root, place / key, finished=finished, tuned=tuned, watch=watchers)
             _run_table(key, this, parts, kept, folder, shown, quick)
@@ -104,6 +100,17 @@ def _select_federations(table: PaperTable, names: Sequence[str]) -> PaperTable:
         choose(by_name, name, "--federation")
     parts = tuple(part for part in table.federation if part.name in names) or table.federation
     return table.model_copy(update={"federation": parts})
+
+
+def _tuned_before(table: PaperTable, kept: Sequence[Cells], csv: str) -> dict[str, dict[str, TunedRow]]:
+    """The settings that the page's tuning chose, by federation and row; raises ConfigError without any."""
+    from fedkin.report.results import tuned_rows
+
+    tuned = tuned_rows(table, kept)
+    for part, rows in tuned.items():
+        if not rows:
+            raise ConfigError(f"--seeds: no figures for {part!r} in {csv}; run it without --seeds first")
+    return tuned
 
 
 def _run_table(

@@ -83,15 +83,14 @@ def figure_rows(done: FinishedPart, table: PaperTable) -> list[dict[str, str]]:
 
 
 def tuned_rows(table: PaperTable, rows: Iterable[Cells]) -> dict[str, dict[str, TunedRow]]:
-    """The result of the tuning in a page's CSV, by federation and row."""
+    """The result of the tuning in a page's CSV, for the federations and rows of the table."""
     tuned: dict[str, dict[str, TunedRow]] = {part.name: {} for part in table.federation}
+    methods = {row.name: row.method for row in table.rows()}
     for cells in rows:
-        row, control = table.row_of(cells["row"])
-        if control is None and cells["federation"] in tuned:
-            tuned[cells["federation"]][row.name] = TunedRow(
-                _settings_in(cells["tuned"], row.method), tuple(filter(None, cells["border"].split("; "))),
-                int(cells["failed"] or 0),
-            )  # fmt: skip
+        part, name = cells["federation"], cells["row"]
+        if part in tuned and name in methods:
+            border = tuple(filter(None, cells["border"].split("; ")))
+            tuned[part][name] = TunedRow(_settings_in(cells["tuned"], methods[name]), border, int(cells["failed"] or 0))
     return tuned
 
 
