@@ -141,6 +141,20 @@ def test_clusters_merge_only_if_neither_loses_more_than_delta() -> None:
     assert merged(["0", "1"], np.array([[0.9, np.nan], [0.9, np.nan]]), 0.1) == {"0": "0", "1": "1"}
 
 
+def test_a_client_remembers_its_accuracy_at_the_end_of_the_last_step() -> None:
+    fed = federation(False, False, True, True)
+    engine = LocalEngine(small_setup(FedDrift(every=2), fed, rounds=5, lr=0.3, local_steps=4))
+    for number in range(1, 5):
+        engine.round(number)
+    state = engine.server.state
+    for id, client in fed.items():
+        right = logits(state["models"][state["cluster"][id]], client.train.x).argmax(1) == client.train.y
+        assert state["accuracy"][id] == pytest.approx(right.double().mean().item())
+    at_the_end = dict(state["accuracy"])
+    engine.round(5)
+    assert state["accuracy"] == at_the_end
+
+
 def test_accuracies_of_a_cluster_are_weighted_by_samples() -> None:
     replies: Any = {
         "a": {"accuracy": {"0": 0.5, "1": 0.1}, "n": 10}, "b": {"accuracy": {"0": 1.0, "1": 0.2}, "n": 30},
