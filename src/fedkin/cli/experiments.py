@@ -8,18 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from fedkin.cli import options
-from fedkin.cli.output import (
-    print_lines,
-    print_notes,
-    print_paths,
-    print_table,
-    printed_as_json,
-    run_watchers,
-    say,
-    stop_on_signals,
-    write_run_report,
-)
+from fedkin.cli import options, output
 from fedkin.cli.starting import GridCommand, start_grid, start_or_resume
 from fedkin.errors import ConfigError
 from fedkin.records.files import write_bytes
@@ -57,7 +46,7 @@ def run(
     loaded, folder, root = start_or_resume(experiment, changes, rounds, out, resume, data_root)
     from fedkin.running.loop import run_experiment
 
-    with stop_on_signals(folder) as stop:
+    with output.stop_on_signals(folder) as stop:
         result = run_experiment(loaded, root, folder, watcher=Progress(loaded.method.name, stop, json))
     finish_run(loaded, result, folder, json, profile)
 
@@ -66,14 +55,14 @@ def finish_run(experiment: Experiment, result: Result, folder: Path, json: bool,
     """Write the report of a finished run and print its figures."""
     from fedkin.report.tables import one_run, time_table, training_paths
 
-    report = write_run_report([folder], folder)
-    if printed_as_json(json, result.summary):
+    report = output.write_run_report([folder], folder)
+    if output.printed_as_json(json, result.summary):
         return
     make_console().print(one_run(result))
     if profile:
         make_console().print(time_table(result.summary), *training_paths(result.summary))
-    print_notes({experiment.method.name: {experiment.run.seed: result}})
-    print_paths(folder, report)
+    output.print_notes({experiment.method.name: {experiment.run.seed: result}})
+    output.print_paths(folder, report)
 
 
 def compare(
@@ -133,19 +122,19 @@ def _compare(grid: GridCommand, names: list[str], validation: Validation | None,
     from fedkin.running.grid import compare as run_comparison
 
     kept = None if validation is None else validation.model_dump()
-    with run_watchers(grid.folder, json) as watch:
+    with output.run_watchers(grid.folder, json) as watch:
         results = run_comparison(
             Runs(grid.experiment, grid.root), names, grid.seeds, grid.folder, validation=kept, watch=watch
         )
     every = [result for by_seed in results.values() for result in by_seed.values()]
-    report = write_run_report([result.folder for result in every], grid.folder)
-    if printed_as_json(json, [result.summary for result in every]):
+    report = output.write_run_report([result.folder for result in every], grid.folder)
+    if output.printed_as_json(json, [result.summary for result in every]):
         return
     make_console().print(comparison(comparison_rows(results)))
     chosen = chosen_line(names, validation, every[0].metric.higher)
     unlike = [] if validation else unequal_conditions({name: next(iter(of.values())) for name, of in results.items()})
-    print_notes(results, [chosen] if chosen else [], [*ranking_lines(results), *unlike])
-    print_paths(grid.folder, report)
+    output.print_notes(results, [chosen] if chosen else [], [*ranking_lines(results), *unlike])
+    output.print_paths(grid.folder, report)
 
 
 def _groups_to_leave_out(option: str | None, begun: PlanFile | None) -> list[str] | None:
@@ -164,17 +153,18 @@ def _compare_leaving_out(grid: GridCommand, names: list[str], groups: list[str],
     from fedkin.report.tables import left_out
     from fedkin.running.grid import leave_out
 
-    with run_watchers(grid.folder, json) as watch:
+    with output.run_watchers(grid.folder, json) as watch:
         results = leave_out(grid.experiment, names, grid.seeds, grid.root, grid.folder, groups or None, watch=watch)
     summaries, reports = {}, []
     for group, by_method in results.items():
         runs = [result for by_seed in by_method.values() for result in by_seed.values()]
         summaries[group] = [run.summary for run in runs]
-        reports.append(write_run_report([run.folder for run in runs], Path(runs[0].folder or grid.folder).parent))
-    if printed_as_json(json, summaries):
+        place = Path(runs[0].folder or grid.folder).parent
+        reports.append(output.write_run_report([run.folder for run in runs], place))
+    if output.printed_as_json(json, summaries):
         return
     make_console().print(left_out(results))
-    print_paths(grid.folder, *reports)
+    output.print_paths(grid.folder, *reports)
 
 
 def tune(
@@ -240,15 +230,15 @@ def _run_tuning(start: GridCommand, candidates: list[Choice] | Equal, hold_out: 
     from fedkin.running.tune import tune as run_tuning
 
     loaded, folder, held = start.experiment, start.folder, HoldOut.parse(hold_out)
-    with run_watchers(folder, json) as watch:
+    with output.run_watchers(folder, json) as watch:
         results = run_tuning(loaded, start.methods, candidates, held, start.seeds, start.root, folder, watch=watch)
     figures = {
         name: [{"settings": dict(trial.settings), "values": trial.values, "failed": trial.failed} for trial in tried]
         for name, tried in results.items()
     }
-    if not printed_as_json(json, figures):
+    if not output.printed_as_json(json, figures):
         _print_tuning(results, loaded.data.loaded(start.root).task.metric, loaded)
-        say(
+        output.say(
             f"judged on {held} of the training data, seeds {', '.join(map(str, start.seeds))}",
             f"experiment with the chosen settings: {folder / 'tuned.toml'}",
         )
@@ -262,15 +252,15 @@ def _run_sweep(start: GridCommand, cells: list[Choice], json: bool) -> None:
     from fedkin.running.grid import Runs, rows, sweep
 
     folder, title = start.folder, f"{start.experiment.name}: a sweep"
-    with run_watchers(folder, json) as watch:
+    with output.run_watchers(folder, json) as watch:
         results = sweep(Runs(start.experiment, start.root), start.methods, cells, start.seeds, folder, watch=watch)
     table_rows = rows(results)
     page = folder / "sweep.html"
     draw(table_rows, list(dict.fromkeys(choice.path for choice in cells)), page, title=title)
-    if printed_as_json(json, table_rows):
+    if output.printed_as_json(json, table_rows):
         return
     make_console().print(comparison([{**row, "method": f"{row['method']}, {row['settings']}"} for row in table_rows]))
-    say(
+    output.say(
         "figures on test samples: to choose a setting, use fedkin tune --try or --equal", f"records: {folder}",
         f"table:   {folder / 'sweep.csv'}", f"plot:    {page}",
     )  # fmt: skip
@@ -307,9 +297,9 @@ def _print_tuning(results: Mapping[str, Sequence[Candidate]], metric: Metric, ex
             if trial is chosen:
                 note = "; ".join(["chosen", *at_the_border(experiment.for_method(name), trial.settings, every)])
             lines.append((name, words(trial.settings), value, note))
-    print_table(("method", "settings", f"{metric.title}, held out", ""), lines)
+    output.print_table(("method", "settings", f"{metric.title}, held out", ""), lines)
     if any(trial.faster is not None for tried in results.values() for trial in tried):
-        say("a candidate counts as the worse of itself and of the one with twice its rate")
+        output.say("a candidate counts as the worse of itself and of the one with twice its rate")
 
 
 def _raise_if_all_failed(results: Mapping[str, Sequence[Candidate]]) -> None:
@@ -351,19 +341,19 @@ def bench(
     built = parse(kind, settings, "method")
     label = name + "".join(f", {setting}={value}" for setting, value in settings.items())
     folder = out or Path("runs") / "bench" / label.replace(", ", "-").replace("=", "-").replace("/", "-")
-    with run_watchers(folder, json, "the same command") as watch:
+    with output.run_watchers(folder, json, "the same command") as watch:
         data = benching.bench(chosen, built, label, folder, watch)
     if store:
         benching.store(chosen, label, folder)
     write_bytes(folder / "bench.html", bench_page.page(data).encode())
-    if printed_as_json(json, data):
+    if output.printed_as_json(json, data):
         return
     _print_bench(data)
     # Where a rate beyond those tried may be better.
     at = ", ".join(row["federation"] for row in data["federations"] if row["border"])
     borders = [f"the chosen rate is the first or last that was tried on: {at}"] if at else []
-    print_lines([bench_page.headline(data), "; ".join([*bench_page.NOTES, *borders])])
-    print_paths(folder, folder / "bench.html")
+    output.print_lines([bench_page.headline(data), "; ".join([*bench_page.NOTES, *borders])])
+    output.print_paths(folder, folder / "bench.html")
 
 
 def _method_settings(changes: Sequence[str]) -> dict[str, Any]:
@@ -392,4 +382,4 @@ def _print_bench(data: Mapping[str, Any]) -> None:
             row["federation"], f"{row['mean']:.1f}", f"{row['rank']} of {row['of']}", row["reference"] or "-",
             interval(row["gain"], brackets=False), interval(row["adds"].get("self"), brackets=False), hurt,
         ))  # fmt: skip
-    print_table(("federation", "mean", "rank", "best simple", "difference", "adds", "hurt"), lines)
+    output.print_table(("federation", "mean", "rank", "best simple", "difference", "adds", "hurt"), lines)
