@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from fedkin.cli import participant
-from fedkin.cli.experiments import finish_run
+from fedkin.cli.experiments import finish_run, start_or_resume
 from fedkin.cli.options import JSON, OUT, RESUME, ROOT
 from fedkin.cli.output import print_table, printed_as_json, say, stop_on_signals
-from fedkin.cli.starting import start_or_resume
 from fedkin.errors import ConfigError, RunError
 from fedkin.folders import holder, locked, write_new
 from fedkin.report.units import megabytes

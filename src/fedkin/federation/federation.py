@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from fedkin.errors import DataError
-from fedkin.federation.arrays import clients_of, is_finite
-from fedkin.federation.datasets import clients_of_datasets
+from fedkin.federation.arrays import clients_of, clients_of_datasets, is_finite
 from fedkin.federation.inputs import codes_in, parts, shape_of
 from fedkin.federation.samples import Absence, Change, Client, Samples, Scale, hash_of, is_here
 from fedkin.tasks import Kind, Task
