@@ -99,8 +99,13 @@ def compare(
     names = grid.methods
     from fedkin.records.controls import with_controls
     from fedkin.report.sentence import validation_in
+    from fedkin.running.grid import split_names
 
-    groups = _groups_to_leave_out(leave_out, grid.begun)
+    groups: list[str] | None = []  # each group
+    if grid.begun is not None:
+        groups = grid.begun.leave_out
+    elif leave_out != "each":
+        groups = None if leave_out is None else split_names(leave_out, "--leave-out")
     if controls:
         names = with_controls(names, grid.experiment.federation(grid.root).planted is not None)
     if groups is not None:
@@ -136,17 +141,6 @@ def _compare(grid: GridCommand, names: list[str], validation: Validation | None,
     unlike = [] if validation else unequal_conditions({name: next(iter(of.values())) for name, of in results.items()})
     output.print_notes(results, [chosen] if chosen else [], [*ranking_lines(results), *unlike])
     output.print_paths(grid.folder, report)
-
-
-def _groups_to_leave_out(option: str | None, begun: PlanFile | None) -> list[str] | None:
-    """Return the groups of --leave-out or of a begun comparison, empty for each group; None to leave out none."""
-    from fedkin.running.grid import split_names
-
-    if begun is not None:
-        return begun.leave_out
-    if option == "each":
-        return []
-    return None if option is None else split_names(option, "--leave-out")
 
 
 def _compare_leaving_out(grid: GridCommand, names: list[str], groups: list[str], json: bool) -> None:
@@ -212,14 +206,22 @@ def tune(
         "tune", experiment, methods=methods, seeds=seeds, changes=changes, rounds=rounds, data_root=data_root,
         out=out, resume=resume, more=searches or bool(grid),
     )  # fmt: skip
-    from fedkin.running.tune import plan_choices
+    from fedkin.running.grid import Choice
+    from fedkin.running.tune import Equal, plan_choices
 
+    candidates: list[Choice] | Equal
     if start.begun is not None:
-        candidates, swept, hold_out = plan_choices(start.begun), start.begun.command == "sweep", start.begun.hold_out
+        candidates, hold_out = plan_choices(start.begun), start.begun.hold_out
+    elif grid:
+        candidates = [Choice.parse(text, "--grid") for text in grid]
+    elif bool(choices) == (equal is not None) or (rates is not None and equal is None):
+        raise ConfigError(
+            "--try: name at least one setting and its values, such as training.lr=0.01,0.1; or give --equal N, with "
+            "--rates LOW,HIGH; or --grid A.B=V,V"
+        )
     else:
-        candidates, swept = _candidates(choices, equal, rates, grid), bool(grid)
-    if swept:
-        assert isinstance(candidates, list)
+        candidates = [Choice.parse(text) for text in choices] if equal is None else Equal.parse(equal, rates)
+    if isinstance(candidates, list) and (grid or (start.begun is not None and start.begun.command == "sweep")):
         _run_sweep(start, candidates, json)
     else:
         _run_tuning(start, candidates, hold_out or "samples:0.2", json)
@@ -265,23 +267,6 @@ def _run_sweep(start: GridCommand, cells: list[Choice], json: bool) -> None:
         "figures on test samples: to choose a setting, use fedkin tune --try or --equal", f"records: {folder}",
         f"table:   {folder / 'sweep.csv'}", f"plot:    {page}",
     )  # fmt: skip
-
-
-def _candidates(
-    choices: Sequence[str], equal: str | None, rates: str | None, grid: Sequence[str]
-) -> list[Choice] | Equal:  # fmt: skip
-    """Return the candidates that the options describe; raises ConfigError."""
-    from fedkin.running.grid import Choice
-    from fedkin.running.tune import Equal
-
-    if grid:
-        return [Choice.parse(text, "--grid") for text in grid]
-    if bool(choices) == (equal is not None) or (rates is not None and equal is None):
-        raise ConfigError(
-            "--try: name at least one setting and its values, such as training.lr=0.01,0.1; or give --equal N, with "
-            "--rates LOW,HIGH; or --grid A.B=V,V"
-        )
-    return [Choice.parse(text) for text in choices] if equal is None else Equal.parse(equal, rates)
 
 
 def _print_tuning(results: Mapping[str, Sequence[Candidate]], metric: Metric, experiment: Experiment) -> None:
@@ -332,14 +317,20 @@ def bench(
     from fedkin.methods import METHODS
     from fedkin.report import bench_page
     from fedkin.running import bench as benching
+    from fedkin.running.experiment import setting_value
     from fedkin.running.plugins import resolve_names
     from fedkin.running.suites import suite_of
     from fedkin.settings import choose, parse
 
     chosen = suite_of(suite)
     (name,), _ = resolve_names([method], "method", "METHOD")
-    kind, settings = choose(METHODS, name, "METHOD"), _method_settings(change or [])
-    built = parse(kind, settings, "method")
+    settings = {}
+    for text in change or ():
+        setting, equals, value = text.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {text}: expected SETTING=VALUE, such as lam=0.1")
+        settings[setting.removeprefix("method.")] = setting_value(value, f"--set {text}")
+    built = parse(choose(METHODS, name, "METHOD"), settings, "method")
     label = name + "".join(f", {setting}={value}" for setting, value in settings.items())
     folder = out or Path("runs") / "bench" / label.replace(", ", "-").replace("=", "-").replace("/", "-")
     with output.run_watchers(folder, json, "the same command") as watch:
@@ -355,19 +346,6 @@ def bench(
     borders = [f"the chosen rate is the first or last that was tried on: {at}"] if at else []
     output.print_lines([bench_page.headline(data), "; ".join([*bench_page.NOTES, *borders])])
     output.print_paths(folder, folder / "bench.html")
-
-
-def _method_settings(changes: Sequence[str]) -> dict[str, Any]:
-    """Return the settings of a method in texts such as lam=0.1; raises ConfigError."""
-    from fedkin.running.experiment import setting_value
-
-    settings = {}
-    for text in changes:
-        setting, equals, value = text.partition("=")
-        if not equals:
-            raise ConfigError(f"--set {text}: expected SETTING=VALUE, such as lam=0.1")
-        settings[setting.removeprefix("method.")] = setting_value(value, f"--set {text}")
-    return settings
 
 
 def _print_bench(data: Mapping[str, Any]) -> None:
@@ -409,7 +387,7 @@ def start_grid(
     more: whether further options are given, which must not be given when resuming. Raises ConfigError.
     """
     loaded, folder, root = start_or_resume(experiment, changes, rounds, out, resume, data_root, command, methods)
-    from fedkin.records.controls import changes_of
+    from fedkin.records.controls import changes_of, split_control
     from fedkin.records.reading import plan_in
     from fedkin.running.grid import parse_seeds, split_names
     from fedkin.running.plugins import resolve_names
@@ -422,21 +400,15 @@ def start_grid(
             changes_of(name, f"{folder / 'plan.json'}: methods")
         return GridCommand(loaded, begun.methods, begun.seeds, folder, root, begun)
     names, files = resolve_names(split_names(methods or loaded.method.name, "--methods"), "method", "--methods")
-    _check_changes_used(changes, loaded.method.name, names)
-    seed_list = parse_seeds(seeds) if seeds is not None else [loaded.run.seed]
-    return GridCommand(loaded.with_own(files), names, seed_list, folder, root)
-
-
-def _check_changes_used(changes: Sequence[str], method: str, names: Sequence[str]) -> None:
-    """Raise ConfigError for changes of the experiment's method if it is none of the methods that run."""
-    from fedkin.records.controls import split_control
-
+    method = loaded.method.name
     lost = [text for text in changes if text.startswith("method.") and not text.startswith("method.name=")]
     if lost and method not in {split_control(name)[0] for name in names}:
         raise ConfigError(
             f"--set {lost[0]}: it changes {method}, which is none of --methods {','.join(names)}; "
             f"write --set methods.{names[0]}.{lost[0]}"
         )
+    seed_list = parse_seeds(seeds) if seeds is not None else [loaded.run.seed]
+    return GridCommand(loaded.with_own(files), names, seed_list, folder, root)
 
 
 def start_or_resume(
