@@ -18,6 +18,7 @@ from fedkin.cli import app
 from fedkin.errors import ConfigError
 from fedkin.methods import METHODS
 from fedkin.records.controls import split_control
+from fedkin.records.files import csv_text
 from fedkin.records.run import Result
 from fedkin.report import results
 from fedkin.running.experiment import Experiment, load
@@ -262,7 +263,7 @@ def test_the_rows_of_a_method_are_added_to_a_page(folder: Path) -> None:
     csv_file = folder / "whole" / "tiny.csv"
     rows = results.csv_rows(csv_file.read_text(encoding="utf-8"))
     other = [{**row, "mean": "0.125"} if row["row"] == "local" else row for row in rows]
-    csv_file.write_text(results.rows_csv(other), encoding="utf-8")
+    csv_file.write_text(csv_text(other), encoding="utf-8")
     ran("tiny", "--quick", "--methods", "fedprox", "--out", "more", "--pages", "whole")
     again = results.csv_rows(csv_file.read_text(encoding="utf-8"))
     for cell in ("gain.mean", "gain.low", "gain.high"):

@@ -1,28 +1,18 @@
-"""`fedkin run`, `compare`, `tune` and `bench`."""
+"""`fedkin run`, `compare`, `tune` and `bench`, and where they begin or go on."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
-from fedkin.cli import options
-from fedkin.cli.output import (
-    print_lines,
-    print_notes,
-    print_paths,
-    print_table,
-    printed_as_json,
-    run_watchers,
-    say,
-    stop_on_signals,
-    write_run_report,
-)
-from fedkin.cli.starting import GridCommand, start_grid, start_or_resume
-from fedkin.errors import ConfigError
-from fedkin.records.files import write_bytes
+from fedkin.cli import options, output
+from fedkin.errors import ConfigError, RunError
+from fedkin.records.files import read_json, write_bytes
+from fedkin.running import presets
 from fedkin.running.progress import Progress, make_console
 
 if TYPE_CHECKING:
@@ -57,7 +47,7 @@ def run(
     loaded, folder, root = start_or_resume(experiment, changes, rounds, out, resume, data_root)
     from fedkin.running.loop import run_experiment
 
-    with stop_on_signals(folder) as stop:
+    with output.stop_on_signals(folder) as stop:
         result = run_experiment(loaded, root, folder, watcher=Progress(loaded.method.name, stop, json))
     finish_run(loaded, result, folder, json, profile)
 
@@ -66,14 +56,14 @@ def finish_run(experiment: Experiment, result: Result, folder: Path, json: bool,
     """Write the report of a finished run and print its figures."""
     from fedkin.report.tables import one_run, time_table, training_paths
 
-    report = write_run_report([folder], folder)
-    if printed_as_json(json, result.summary):
+    report = output.write_run_report([folder], folder)
+    if output.printed_as_json(json, result.summary):
         return
     make_console().print(one_run(result))
     if profile:
         make_console().print(time_table(result.summary), *training_paths(result.summary))
-    print_notes({experiment.method.name: {experiment.run.seed: result}})
-    print_paths(folder, report)
+    output.print_notes({experiment.method.name: {experiment.run.seed: result}})
+    output.print_paths(folder, report)
 
 
 def compare(
@@ -109,8 +99,13 @@ def compare(
     names = grid.methods
     from fedkin.records.controls import with_controls
     from fedkin.report.sentence import validation_in
+    from fedkin.running.grid import split_names
 
-    groups = _groups_to_leave_out(leave_out, grid.begun)
+    groups: list[str] | None = []  # each group
+    if grid.begun is not None:
+        groups = grid.begun.leave_out
+    elif leave_out != "each":
+        groups = None if leave_out is None else split_names(leave_out, "--leave-out")
     if controls:
         names = with_controls(names, grid.experiment.federation(grid.root).planted is not None)
     if groups is not None:
@@ -133,30 +128,19 @@ def _compare(grid: GridCommand, names: list[str], validation: Validation | None,
     from fedkin.running.grid import compare as run_comparison
 
     kept = None if validation is None else validation.model_dump()
-    with run_watchers(grid.folder, json) as watch:
+    with output.run_watchers(grid.folder, json) as watch:
         results = run_comparison(
             Runs(grid.experiment, grid.root), names, grid.seeds, grid.folder, validation=kept, watch=watch
         )
     every = [result for by_seed in results.values() for result in by_seed.values()]
-    report = write_run_report([result.folder for result in every], grid.folder)
-    if printed_as_json(json, [result.summary for result in every]):
+    report = output.write_run_report([result.folder for result in every], grid.folder)
+    if output.printed_as_json(json, [result.summary for result in every]):
         return
     make_console().print(comparison(comparison_rows(results)))
     chosen = chosen_line(names, validation, every[0].metric.higher)
     unlike = [] if validation else unequal_conditions({name: next(iter(of.values())) for name, of in results.items()})
-    print_notes(results, [chosen] if chosen else [], [*ranking_lines(results), *unlike])
-    print_paths(grid.folder, report)
-
-
-def _groups_to_leave_out(option: str | None, begun: PlanFile | None) -> list[str] | None:
-    """Return the groups of --leave-out or of a begun comparison, empty for each group; None to leave out none."""
-    from fedkin.running.grid import split_names
-
-    if begun is not None:
-        return begun.leave_out
-    if option == "each":
-        return []
-    return None if option is None else split_names(option, "--leave-out")
+    output.print_notes(results, [chosen] if chosen else [], [*ranking_lines(results), *unlike])
+    output.print_paths(grid.folder, report)
 
 
 def _compare_leaving_out(grid: GridCommand, names: list[str], groups: list[str], json: bool) -> None:
@@ -164,17 +148,18 @@ def _compare_leaving_out(grid: GridCommand, names: list[str], groups: list[str],
     from fedkin.report.tables import left_out
     from fedkin.running.grid import leave_out
 
-    with run_watchers(grid.folder, json) as watch:
+    with output.run_watchers(grid.folder, json) as watch:
         results = leave_out(grid.experiment, names, grid.seeds, grid.root, grid.folder, groups or None, watch=watch)
     summaries, reports = {}, []
     for group, by_method in results.items():
         runs = [result for by_seed in by_method.values() for result in by_seed.values()]
         summaries[group] = [run.summary for run in runs]
-        reports.append(write_run_report([run.folder for run in runs], Path(runs[0].folder or grid.folder).parent))
-    if printed_as_json(json, summaries):
+        place = Path(runs[0].folder or grid.folder).parent
+        reports.append(output.write_run_report([run.folder for run in runs], place))
+    if output.printed_as_json(json, summaries):
         return
     make_console().print(left_out(results))
-    print_paths(grid.folder, *reports)
+    output.print_paths(grid.folder, *reports)
 
 
 def tune(
@@ -221,14 +206,22 @@ def tune(
         "tune", experiment, methods=methods, seeds=seeds, changes=changes, rounds=rounds, data_root=data_root,
         out=out, resume=resume, more=searches or bool(grid),
     )  # fmt: skip
-    from fedkin.running.tune import plan_choices
+    from fedkin.running.grid import Choice
+    from fedkin.running.tune import Equal, plan_choices
 
+    candidates: list[Choice] | Equal
     if start.begun is not None:
-        candidates, swept, hold_out = plan_choices(start.begun), start.begun.command == "sweep", start.begun.hold_out
+        candidates, hold_out = plan_choices(start.begun), start.begun.hold_out
+    elif grid:
+        candidates = [Choice.parse(text, "--grid") for text in grid]
+    elif bool(choices) == (equal is not None) or (rates is not None and equal is None):
+        raise ConfigError(
+            "--try: name at least one setting and its values, such as training.lr=0.01,0.1; or give --equal N, with "
+            "--rates LOW,HIGH; or --grid A.B=V,V"
+        )
     else:
-        candidates, swept = _candidates(choices, equal, rates, grid), bool(grid)
-    if swept:
-        assert isinstance(candidates, list)
+        candidates = [Choice.parse(text) for text in choices] if equal is None else Equal.parse(equal, rates)
+    if isinstance(candidates, list) and (grid or (start.begun is not None and start.begun.command == "sweep")):
         _run_sweep(start, candidates, json)
     else:
         _run_tuning(start, candidates, hold_out or "samples:0.2", json)
@@ -240,15 +233,15 @@ def _run_tuning(start: GridCommand, candidates: list[Choice] | Equal, hold_out: 
     from fedkin.running.tune import tune as run_tuning
 
     loaded, folder, held = start.experiment, start.folder, HoldOut.parse(hold_out)
-    with run_watchers(folder, json) as watch:
+    with output.run_watchers(folder, json) as watch:
         results = run_tuning(loaded, start.methods, candidates, held, start.seeds, start.root, folder, watch=watch)
     figures = {
         name: [{"settings": dict(trial.settings), "values": trial.values, "failed": trial.failed} for trial in tried]
         for name, tried in results.items()
     }
-    if not printed_as_json(json, figures):
+    if not output.printed_as_json(json, figures):
         _print_tuning(results, loaded.data.loaded(start.root).task.metric, loaded)
-        say(
+        output.say(
             f"judged on {held} of the training data, seeds {', '.join(map(str, start.seeds))}",
             f"experiment with the chosen settings: {folder / 'tuned.toml'}",
         )
@@ -262,35 +255,18 @@ def _run_sweep(start: GridCommand, cells: list[Choice], json: bool) -> None:
     from fedkin.running.grid import Runs, rows, sweep
 
     folder, title = start.folder, f"{start.experiment.name}: a sweep"
-    with run_watchers(folder, json) as watch:
+    with output.run_watchers(folder, json) as watch:
         results = sweep(Runs(start.experiment, start.root), start.methods, cells, start.seeds, folder, watch=watch)
     table_rows = rows(results)
     page = folder / "sweep.html"
     draw(table_rows, list(dict.fromkeys(choice.path for choice in cells)), page, title=title)
-    if printed_as_json(json, table_rows):
+    if output.printed_as_json(json, table_rows):
         return
     make_console().print(comparison([{**row, "method": f"{row['method']}, {row['settings']}"} for row in table_rows]))
-    say(
+    output.say(
         "figures on test samples: to choose a setting, use fedkin tune --try or --equal", f"records: {folder}",
         f"table:   {folder / 'sweep.csv'}", f"plot:    {page}",
     )  # fmt: skip
-
-
-def _candidates(
-    choices: Sequence[str], equal: str | None, rates: str | None, grid: Sequence[str]
-) -> list[Choice] | Equal:  # fmt: skip
-    """Return the candidates that the options describe; raises ConfigError."""
-    from fedkin.running.grid import Choice
-    from fedkin.running.tune import Equal
-
-    if grid:
-        return [Choice.parse(text, "--grid") for text in grid]
-    if bool(choices) == (equal is not None) or (rates is not None and equal is None):
-        raise ConfigError(
-            "--try: name at least one setting and its values, such as training.lr=0.01,0.1; or give --equal N, with "
-            "--rates LOW,HIGH; or --grid A.B=V,V"
-        )
-    return [Choice.parse(text) for text in choices] if equal is None else Equal.parse(equal, rates)
 
 
 def _print_tuning(results: Mapping[str, Sequence[Candidate]], metric: Metric, experiment: Experiment) -> None:
@@ -307,9 +283,9 @@ def _print_tuning(results: Mapping[str, Sequence[Candidate]], metric: Metric, ex
             if trial is chosen:
                 note = "; ".join(["chosen", *at_the_border(experiment.for_method(name), trial.settings, every)])
             lines.append((name, words(trial.settings), value, note))
-    print_table(("method", "settings", f"{metric.title}, held out", ""), lines)
+    output.print_table(("method", "settings", f"{metric.title}, held out", ""), lines)
     if any(trial.faster is not None for tried in results.values() for trial in tried):
-        say("a candidate counts as the worse of itself and of the one with twice its rate")
+        output.say("a candidate counts as the worse of itself and of the one with twice its rate")
 
 
 def _raise_if_all_failed(results: Mapping[str, Sequence[Candidate]]) -> None:
@@ -341,42 +317,35 @@ def bench(
     from fedkin.methods import METHODS
     from fedkin.report import bench_page
     from fedkin.running import bench as benching
+    from fedkin.running.experiment import setting_value
     from fedkin.running.plugins import resolve_names
     from fedkin.running.suites import suite_of
     from fedkin.settings import choose, parse
 
     chosen = suite_of(suite)
     (name,), _ = resolve_names([method], "method", "METHOD")
-    kind, settings = choose(METHODS, name, "METHOD"), _method_settings(change or [])
-    built = parse(kind, settings, "method")
+    settings = {}
+    for text in change or ():
+        setting, equals, value = text.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {text}: expected SETTING=VALUE, such as lam=0.1")
+        settings[setting.removeprefix("method.")] = setting_value(value, f"--set {text}")
+    built = parse(choose(METHODS, name, "METHOD"), settings, "method")
     label = name + "".join(f", {setting}={value}" for setting, value in settings.items())
     folder = out or Path("runs") / "bench" / label.replace(", ", "-").replace("=", "-").replace("/", "-")
-    with run_watchers(folder, json, "the same command") as watch:
+    with output.run_watchers(folder, json, "the same command") as watch:
         data = benching.bench(chosen, built, label, folder, watch)
     if store:
         benching.store(chosen, label, folder)
     write_bytes(folder / "bench.html", bench_page.page(data).encode())
-    if printed_as_json(json, data):
+    if output.printed_as_json(json, data):
         return
     _print_bench(data)
     # Where a rate beyond those tried may be better.
     at = ", ".join(row["federation"] for row in data["federations"] if row["border"])
     borders = [f"the chosen rate is the first or last that was tried on: {at}"] if at else []
-    print_lines([bench_page.headline(data), "; ".join([*bench_page.NOTES, *borders])])
-    print_paths(folder, folder / "bench.html")
-
-
-def _method_settings(changes: Sequence[str]) -> dict[str, Any]:
-    """Return the settings of a method in texts such as lam=0.1; raises ConfigError."""
-    from fedkin.running.experiment import setting_value
-
-    settings = {}
-    for text in changes:
-        setting, equals, value = text.partition("=")
-        if not equals:
-            raise ConfigError(f"--set {text}: expected SETTING=VALUE, such as lam=0.1")
-        settings[setting.removeprefix("method.")] = setting_value(value, f"--set {text}")
-    return settings
+    output.print_lines([bench_page.headline(data), "; ".join([*bench_page.NOTES, *borders])])
+    output.print_paths(folder, folder / "bench.html")
 
 
 def _print_bench(data: Mapping[str, Any]) -> None:
@@ -392,4 +361,155 @@ def _print_bench(data: Mapping[str, Any]) -> None:
             row["federation"], f"{row['mean']:.1f}", f"{row['rank']} of {row['of']}", row["reference"] or "-",
             interval(row["gain"], brackets=False), interval(row["adds"].get("self"), brackets=False), hurt,
         ))  # fmt: skip
-    print_table(("federation", "mean", "rank", "best simple", "difference", "adds", "hurt"), lines)
+    output.print_table(("federation", "mean", "rank", "best simple", "difference", "adds", "hurt"), lines)
+
+
+# -- where a run, comparison or tuning begins or goes on: its experiment, its folder, and that of the data -------------
+
+
+class GridCommand(NamedTuple):
+    """What `compare` and `tune` run, and where. begun: the plan file of a folder that is resumed."""
+
+    experiment: Experiment
+    methods: list[str]
+    seeds: list[int]
+    folder: Path
+    root: Path
+    begun: PlanFile | None = None
+
+
+def start_grid(
+    command: str, experiment: Path | None, *, methods: str | None, seeds: str | None, changes: list[str],
+    rounds: int | None, data_root: Path | None, out: Path | None, resume: Path | None, more: bool,
+) -> GridCommand:  # fmt: skip
+    """Return what a command runs with these options; without --methods and --seeds, those of the experiment.
+
+    more: whether further options are given, which must not be given when resuming. Raises ConfigError.
+    """
+    loaded, folder, root = start_or_resume(experiment, changes, rounds, out, resume, data_root, command, methods)
+    from fedkin.records.controls import changes_of, split_control
+    from fedkin.records.reading import plan_in
+    from fedkin.running.grid import parse_seeds, split_names
+    from fedkin.running.plugins import resolve_names
+
+    if resume is not None:
+        if methods is not None or seeds is not None or more:
+            raise ConfigError("--resume continues the methods, seeds and values in its folder: give no others")
+        begun = plan_in(folder)
+        for name in begun.methods:
+            changes_of(name, f"{folder / 'plan.json'}: methods")
+        return GridCommand(loaded, begun.methods, begun.seeds, folder, root, begun)
+    names, files = resolve_names(split_names(methods or loaded.method.name, "--methods"), "method", "--methods")
+    method = loaded.method.name
+    lost = [text for text in changes if text.startswith("method.") and not text.startswith("method.name=")]
+    if lost and method not in {split_control(name)[0] for name in names}:
+        raise ConfigError(
+            f"--set {lost[0]}: it changes {method}, which is none of --methods {','.join(names)}; "
+            f"write --set methods.{names[0]}.{lost[0]}"
+        )
+    seed_list = parse_seeds(seeds) if seeds is not None else [loaded.run.seed]
+    return GridCommand(loaded.with_own(files), names, seed_list, folder, root)
+
+
+def start_or_resume(
+    experiment: Path | None, changes: list[str], rounds: int | None, out: Path | None, resume: Path | None,
+    data_root: Path | None, command: str = "run", methods: str | None = None,
+) -> tuple[Experiment, Path, Path]:  # fmt: skip
+    """Return the experiment, the folder of its records and that of the data sets; raises ConfigError and RunError.
+
+    command: the command that wrote the folder to resume: run, compare or tune. methods: the value of --methods, which
+    `changes` may name.
+    """
+    _check_exists(experiment)
+    from fedkin.running.experiment import load
+    from fedkin.running.grid import split_names
+    from fedkin.running.plugins import resolve_names
+
+    if resume is not None:
+        if changes or any(option is not None for option in (experiment, out, rounds)):
+            raise ConfigError("--resume continues the experiment in its folder: no other option changes it")
+        _check_resumable(resume, command)
+        return load(resume / "experiment.toml"), resume, _data_root(resume, data_root)
+    if experiment is None:
+        raise ConfigError("name an experiment file, or --resume DIR")
+    if methods is not None:
+        resolve_names(split_names(methods, "--methods"), "method", "--methods")
+    if rounds is not None:
+        changes = [*changes, f"training.rounds={rounds}"]
+    loaded = load(experiment, changes)
+    return loaded, _new_folder(out, loaded.name), _data_root(None, data_root)
+
+
+def _check_exists(path: Path | None) -> None:
+    """Raise ConfigError for an experiment file or preset that does not exist, before slow imports."""
+    try:
+        if path is not None:
+            presets.preset_or_file(path).stat()
+    except FileNotFoundError:
+        raise presets.missing(path or Path()) from None
+    except (OSError, ValueError):
+        pass  # the reader of the file reports what is wrong with it
+
+
+def _check_resumable(folder: Path, command: str) -> None:
+    """Raise ConfigError for a folder with nothing to continue, or one that another command continues."""
+    from fedkin.records.files import begun, is_unused
+    from fedkin.records.reading import plan_in
+
+    if folder.is_dir() and not begun(folder) and is_unused(folder):
+        raise ConfigError(f"--resume {folder}: nothing was begun in it; give the first command again, --out {folder}")
+    marker = "experiment.toml" if command == "run" else "plan.json"
+    if not (folder / marker).is_file():
+        what = f"no {marker} in it, so there is nothing to continue" if folder.exists() else "no such folder"
+        raise ConfigError(f"--resume {folder}: {what}{_did_you_mean(folder, command, marker)}")
+    if (folder / "plan.json").is_file():
+        right = "compare" if plan_in(folder).command == "compare" else "tune"
+        if command != right:
+            raise ConfigError(
+                f"--resume {folder}: a comparison, a tuning or a sweep; continue it with fedkin {right} --resume"
+            )
+
+
+def _did_you_mean(folder: Path, command: str, marker: str) -> str:
+    """Ask whether a folder was meant that this command continues: one inside, or beside with a similar name."""
+    near = [path.parent for place in (folder, folder.parent) for path in sorted(place.glob(f"*/{marker}"))]
+    if command == "run":
+        near = [place for place in near if not (place / "plan.json").exists()]
+    inside = [str(place) for place in near if place.parent == folder]
+    close = inside or get_close_matches(str(folder), map(str, near), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _new_folder(out: Path | None, name: str) -> Path:
+    """Return `out`, or else runs/NAME, with a number if it exists; raises ConfigError if `out` is in use."""
+    from fedkin.records.files import is_unused
+
+    if out is not None:
+        if not is_unused(out):
+            raise ConfigError(f"--out {out}: it exists and is not an empty folder; --resume {out} continues a run")
+        return out
+    folder, number = Path("runs") / name, 1
+    while folder.exists():
+        number += 1
+        folder = Path("runs") / f"{name}-{number}"
+    return folder
+
+
+def _data_root(begun: Path | None, given: Path | None) -> Path:
+    """Return the folder of data sets: as given, else the one with which a run began; raises RunError."""
+    path = Path() if begun is None else begun / "data-root.json"
+    if given is None and path.is_file():
+        root = read_json(path)
+        if not isinstance(root, str) or not root:
+            raise RunError(
+                f"{path}: expected the folder of the data sets as a text, got {root!r}; give --data-root DIR"
+            )
+        return Path(root)
+    root = given if given is not None else Path("data")
+    try:
+        str(root).encode()
+    except UnicodeEncodeError:
+        raise ConfigError(
+            f"--data-root {root}: its name is not Unicode; rename it, or name it through a link"
+        ) from None
+    return root

@@ -43,7 +43,7 @@ def _new(
     Examples:
     fedkin flower new app --experiment EXPERIMENT.toml --out /srv/runs/wards
     """
-    from fedkin.running.flowered import write_app
+    from fedkin.running.networked import write_app
 
     write_app(folder, experiment, out, data_root)
     say(
@@ -137,7 +137,7 @@ def server_app(experiment: Path) -> Any:
     def main(grid: Any, context: Any) -> None:
         """Run the experiment and write its report; raises RuntimeError with one line for any error."""
         from fedkin.network.flower.server_calls import GridCalls
-        from fedkin.running.flowered import run_app
+        from fedkin.running.networked import run_app
 
         calls = GridCalls(grid, _say)
         # Flower kills an app whose run is stopped; the run continues from its last round when it is submitted again.

@@ -121,7 +121,7 @@ def _run_table(
 
     kept: the rows that the page has so far.
     """
-    from fedkin.records.files import write_bytes
+    from fedkin.records.files import csv_text, write_bytes
     from fedkin.report import results
 
     done: list[FinishedPart] = []
@@ -130,7 +130,7 @@ def _run_table(
         rows = results.merged(table, done, kept)
         pages.mkdir(parents=True, exist_ok=True)
         write_bytes(pages / f"{name}.md", results.page(name, table, rows, presets, quick).encode())
-        write_bytes(pages / f"{name}.csv", results.rows_csv(rows).encode())
+        write_bytes(pages / f"{name}.csv", csv_text(rows).encode())
 
     if kept:
         write()

@@ -6,7 +6,6 @@ The cells of a CSV file are read as texts first. Each column then becomes number
 
 from __future__ import annotations
 
-import codecs
 import csv
 import gzip
 import io
@@ -140,30 +139,20 @@ _SAVE = "save it as UTF-8 (in a spreadsheet: CSV UTF-8)"
 
 def _check_text(path: Path) -> None:
     """Raise Refused for a file that is not UTF-8, naming the line; compressed files are unpacked for this check."""
-    limit = most(path.stat().st_size)
+    limit, read = most(path.stat().st_size), 0
     with _opened(path) as file:
-        decoder, lines, read = codecs.getincrementaldecoder("utf-8")(), 1, 0
-        while block := file.read(_BLOCK):
-            if not read and 0 in block[:4]:  # in UTF-16 and UTF-32 every other byte is zero
+        for number, line in enumerate(iter(lambda: file.readline(limit + 1), b""), 1):
+            if number == 1 and 0 in line[:4]:  # in UTF-16 and UTF-32 every other byte is zero
                 raise Refused(f"the file is UTF-16 or UTF-32, not UTF-8; {_SAVE}")
-            read += len(block)
+            read += len(line)
             if read > limit:
                 return  # the reader of the table raises the error
-            before = decoder.getstate()[0]
             try:
-                decoder.decode(block)
+                line.decode()
             except UnicodeDecodeError as error:
-                raise Refused(_not_utf8(before + block, error.start, lines)) from None
-            lines += block.count(b"\n")
-        if left := decoder.getstate()[0]:
-            raise Refused(_not_utf8(left, 0, lines))
-
-
-def _not_utf8(data: bytes, at: int, lines: int) -> str:
-    """Error text: the line of the first byte that is not UTF-8, and the text around this byte."""
-    line = lines + data.count(b"\n", 0, at)
-    near = data[max(data.rfind(b"\n", 0, at) + 1, at - 20) : at + 10].partition(b"\n")[0].decode("latin-1")
-    return f"line {line}: {escaped(repr(near))} is not UTF-8, perhaps Latin-1 or Windows-1252; {_SAVE}"
+                near = repr(line[max(0, error.start - 20) : error.start + 10].rstrip(b"\n").decode("latin-1"))
+                what = f"{escaped(near)} is not UTF-8, perhaps Latin-1 or Windows-1252; {_SAVE}"
+                raise Refused(f"line {number}: {what}") from None
 
 
 def _check_quotes(table: pa.Table, delimiter: str) -> None:

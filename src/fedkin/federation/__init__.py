@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from fedkin.federation.federation import Federation
+from fedkin.federation.federation import AnyRoster, Entry, Federation, Roster
 from fedkin.federation.inputs import Inputs
-from fedkin.federation.roster import AnyRoster, Entry, Roster
 from fedkin.federation.samples import Change, Client, Samples, Scale, constant
 from fedkin.tasks import Task
 

@@ -15,18 +15,9 @@ import pyarrow as pa
 from pydantic import Field
 
 from fedkin.errors import DataError, first_few
+from fedkin.federation import table_encoding
 from fedkin.federation.table_columns import Columns, Reading, columns_of
-from fedkin.federation.table_encoding import (
-    AsJson,
-    Encoding,
-    Moments,
-    Profile,
-    Target,
-    kind_of,
-    profiles_of,
-    target_of_classes,
-    target_of_numbers,
-)
+from fedkin.federation.table_encoding import AsJson, Encoding, Moments, Profile, Target
 from fedkin.federation.table_values import Column, is_number, kinds_of, name_of_type
 from fedkin.untrusted import escaped
 
@@ -169,7 +160,7 @@ def summary_of(table: pa.Table, reading: Reading, where: str, typed: bool = Fals
             types[name] = "text"
     target_type = _type_of(table, reading.target)
     values, moments = _target_summary(table, reading, columns, target_type, where)
-    (profile,) = profiles_of(columns, columns.inputs, columns.kinds, where)
+    (profile,) = table_encoding.profiles_of(columns, columns.inputs, columns.kinds, where)
     for name, counts in profile.categories.items():
         if types[name] == "text" and (words := _not_countable(counts, name in reading.categories)):
             raise DataError(f"{where}: column {name!r}: {words}")
@@ -185,8 +176,8 @@ def _target_summary(
     distinct = sorted(set(columns.values))
     if reading.kind not in (None, "regression") or kind == "text":
         return tuple(distinct), None
-    (profile,) = profiles_of(columns, table.select([reading.target]), {reading.target: "number"}, where)
-    to_predict = reading.kind == "regression" or kind_of(distinct, text=False) == "regression"
+    (profile,) = table_encoding.profiles_of(columns, table.select([reading.target]), {reading.target: "number"}, where)
+    to_predict = reading.kind == "regression" or table_encoding.kind_of(distinct, text=False) == "regression"
     return None if to_predict else tuple(distinct), profile.numbers[reading.target]
 
 
@@ -282,15 +273,15 @@ def _target(summaries: list[TableSummary], reading: Reading) -> Target:
     where, text = f"target {reading.target!r}", any(summary.target == "text" for summary in summaries)
     lists = [summary.values for summary in summaries if summary.values is not None]
     distinct = {value for values in lists for value in values} if len(lists) == len(summaries) else None
-    kind = reading.kind or ("regression" if distinct is None else kind_of(distinct, text))
+    kind = reading.kind or ("regression" if distinct is None else table_encoding.kind_of(distinct, text))
     if kind == "regression":
         moments = [summary.moments for summary in summaries if summary.moments is not None]
         if len(moments) < len(summaries):
             raise DataError(f"{where}: expected numbers to predict, and a participant has none")
-        return target_of_numbers(moments, where)
+        return table_encoding.target_of_numbers(moments, where)
     if distinct is None:
         raise DataError(f"{where}: a participant sent no values, and they are classes")
-    return target_of_classes(kind, distinct, text, reading.positive, where)
+    return table_encoding.target_of_classes(kind, distinct, text, reading.positive, where)
 
 
 def _type_of(table: pa.Table, name: str) -> ColumnType:

@@ -12,28 +12,9 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 
 from fedkin.errors import DataError, nearest
-from fedkin.federation.arrays import (
-    Flags,
-    Ints,
-    Names,
-    check_ids,
-    hold_out,
-    hold_out_last,
-    need_no_nul,
-    rows_by_name,
-    which_test,
-)
-from fedkin.federation.table_values import (
-    Column,
-    codes,
-    is_text,
-    kinds_of,
-    name_of_type,
-    need_numbers,
-    numbers,
-    row_at,
-    texts,
-)
+from fedkin.federation import arrays, table_values
+from fedkin.federation.arrays import Flags, Ints, Names
+from fedkin.federation.table_values import Column
 
 Kind = Literal["classification", "risk", "regression"]
 
@@ -94,14 +75,14 @@ def columns_of(table: pa.Table, reading: Reading, where: str = "frame") -> Colum
         raise DataError(f"{where}: no rows; expected one for each sample")
     others = _roles(table, reading, where)
     client = _names(table, reading.client, where)
-    rows = rows_by_name(client)
-    check_ids(rows, f"{where}: column {reading.client!r}")
+    rows = arrays.rows_by_name(client)
+    arrays.check_ids(rows, f"{where}: column {reading.client!r}")
     group = None if reading.group is None else _names(table, reading.group, where)
     is_test = _test_rows(table, reading, client, where)
     values = _target_texts(table, reading.target, client, where)
     inputs = table.select([name for name in table.column_names if name not in others])
     try:
-        kinds = kinds_of(inputs, reading.categories)
+        kinds = table_values.kinds_of(inputs, reading.categories)
     except DataError as error:
         raise DataError(f"{where}: {error}") from None
     return Columns(inputs, kinds, client, rows, is_test, values, group, others)
@@ -137,20 +118,21 @@ def _check_columns(columns: list[str], named: Sequence[tuple[str, str]], where: 
 def _names(table: pa.Table, name: str, where: str) -> Names:
     """[n] a column as texts; raises DataError where one is missing."""
     kind = table.schema.field(name).type
-    if not is_text(kind) and name_of_type(kind) not in ("numbers", "true and false", "nothing"):
+    named = ("numbers", "true and false", "nothing")
+    if not table_values.is_text(kind) and table_values.name_of_type(kind) not in named:
         raise DataError(f"{where}: column {name!r}: expected texts or whole numbers, got {kind}")
-    values, place = codes(table, name)
+    values, place = table_values.codes(table, name)
     if pa.types.is_floating(kind) and any(not value.lstrip("-").isdigit() for value in values):
         raise DataError(f"{where}: column {name!r}: expected texts or whole numbers, got fractions")
     _need_all(table, name, place < 0, where)
-    need_no_nul(values, f"{where}: column {name!r}")
+    arrays.need_no_nul(values, f"{where}: column {name!r}")
     return np.array(values, dtype=np.str_)[place]
 
 
 def _need_all(table: pa.Table, name: str, empty: Flags, where: str) -> None:
     """Raise DataError if a column is empty in some rows."""
     if empty.any():
-        first = row_at(table, int(empty.argmax()))
+        first = table_values.row_at(table, int(empty.argmax()))
         also = "NA, NaN and null count as empty in a file of text"
         raise DataError(f"{where}: column {name!r} is empty in {empty.sum()} rows, the first is {first} ({also})")
 
@@ -159,7 +141,7 @@ def _test_rows(table: pa.Table, reading: Reading, client: Names, where: str) -> 
     """Which rows are test rows."""
     split = reading.split or ("time" if reading.time is not None else "random")
     if split not in ("random", "time"):
-        is_test = which_test(_names(table, split, where), f"{where}: column {split!r}", table.num_rows)
+        is_test = arrays.which_test(_names(table, split, where), f"{where}: column {split!r}", table.num_rows)
         if lacking := sorted(set(client.tolist()) - set(client[~is_test].tolist())):
             lacks = f"has no row with {split!r} = 'train'; expected at least one"
             raise DataError(f"{where}: client {lacking[0]!r} {lacks}")
@@ -172,23 +154,23 @@ def _test_rows(table: pa.Table, reading: Reading, client: Names, where: str) -> 
         unit = np.unique(np.char.add(np.char.add(client, "\0"), person), return_inverse=True)[1].reshape(-1)
     _, first = np.unique(unit, return_index=True)
     if split == "random":
-        return hold_out(client[first], reading.test_fraction, reading.seed)[unit]
+        return arrays.hold_out(client[first], reading.test_fraction, reading.seed)[unit]
     if reading.time is None:
         raise DataError(f"{where}: split 'time' needs the name of the column: time=...")
-    need_numbers(table, reading.time, where, "a date, a time or a number")
-    when = numbers(table, reading.time)
+    table_values.need_numbers(table, reading.time, where, "a date, a time or a number")
+    when = table_values.numbers(table, reading.time)
     _need_all(table, reading.time, np.isnan(when), where)
     latest = np.full(len(first), -np.inf)
     np.maximum.at(latest, unit, when)
-    return hold_out_last(client[first], latest, reading.test_fraction)[unit]
+    return arrays.hold_out_last(client[first], latest, reading.test_fraction)[unit]
 
 
 def _target_texts(table: pa.Table, name: str, client: Names, where: str) -> npt.NDArray[np.object_]:
     """The target's values as texts; raises DataError for a row without one."""
-    values = texts(table, name)
+    values = table_values.texts(table, name)
     empty = [row for row, value in enumerate(values) if value is None or value in ("nan", "inf", "-inf")]
     if empty:
-        first = f"of client {str(client[empty[0]])!r}, is {row_at(table, empty[0])}"
+        first = f"of client {str(client[empty[0]])!r}, is {table_values.row_at(table, empty[0])}"
         raise DataError(
             f"{where}: target {name!r} is unknown in {len(empty)} rows, the first, {first}; leave such rows out"
         )

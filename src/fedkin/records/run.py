@@ -268,8 +268,7 @@ class Result:
             return framed_rows(self.rounds)
         if what != "last":
             return framed((self.message_table if what == "messages" else self.client_table).to_pydict())
-        rounds = self.client_table["round"]
-        columns = self.client_table.filter(pc.equal(rounds, pc.max(rounds))).to_pydict()
+        columns = _last_rows(self.client_table).to_pydict()
         for name, values in self.metrics.items():
             columns[name] = [values.get(id) for id in columns["client"]]
         return framed(columns)
@@ -349,23 +348,21 @@ def _check_values(path: Path, table: pa.Table, metric: Metric) -> None:
             raise RunError(f"{where}: expected 1 or more test samples, got {n}; {reading.MEND}")
 
 
+def _last_rows(table: pa.Table) -> pa.Table:
+    """The rows of the last evaluated round."""
+    return table.filter(pc.equal(table["round"], pc.max(table["round"])))
+
+
 def _scores(summary: Mapping[str, Any], table: pa.Table, metric: Metric) -> dict[str, Score]:
     """The scores of the last evaluation."""
     further = [scores["values"] for scores in (summary.get("metrics") or {}).values()]
-    rows = reading.rows_in(table)
-    last = max((row[0] for row in rows), default=0)
     scores = {}
-    for number, id, n, loss, *figures in rows:
-        if number == last:
-            score = _score(n, math.nan if loss is None else loss, figures, metric)
-            scores[id] = score._replace(further=tuple(values.get(id) for values in further))
+    for _, id, n, loss, *figures in reading.rows_in(_last_rows(table)):
+        # An accuracy is stored as the number of samples that are right.
+        right, kept = (round((figures[0] or 0.0) * n), ()) if metric.name == "accuracy" else (0, figures if n else ())
+        own = tuple(values.get(id) for values in further)
+        scores[id] = Score(n, math.nan if loss is None else loss, right, tuple(kept), further=own)
     return scores
-
-
-def _score(n: int, loss: float, figures: Sequence[float | None], metric: Metric) -> Score:
-    if metric.name == "accuracy":
-        return Score(n, loss, round((figures[0] or 0.0) * n))
-    return Score(n, loss, 0, tuple(figures) if n else ())
 
 
 def bytes_by_client(messages: Iterable[tuple[Any, ...]], ids: Iterable[str]) -> dict[str, dict[str, int]]:

@@ -196,15 +196,6 @@ def csv_rows(text: str) -> list[dict[str, str]]:
     return [{name: cell or "" for name, cell in row.items()} for row in csv.DictReader(io.StringIO(text))]
 
 
-def rows_csv(rows: Sequence[Cells]) -> str:
-    """The CSV text of these rows, with the columns in order of appearance."""
-    text = io.StringIO()
-    table = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
-    table.writeheader()
-    table.writerows(rows)
-    return text.getvalue()
-
-
 def read_rows(name: str, table: PaperTable, presets: Path, pages: Path, quick: bool = False) -> list[Cells]:
     """Read the rows of the CSV beside a table's page; none without a page.
 
@@ -281,33 +272,34 @@ def page(name: str, table: PaperTable, rows: Sequence[Cells], presets: Path, qui
     for part, of_part in by_part.items():
         lines += [f"## {part}", "", *_figures(table, of_part), ""]
     if our_claims:
-        lines += ["## Our claims", "", *_claims(table, our_claims), *_untested(our_claims), ""]
+        lines += ["## Our claims", "", *_claims(table, our_claims)]
+        if untested := [row for row in our_claims if not row["federation"]]:
+            texts = [f"{row['claim']} ({row['verdict'].removeprefix(_UNTESTED)})" for row in untested]
+            lines += ["", f"Not testable here: {'; '.join(texts)}."]
+        lines.append("")
     with_figures = table.model_copy(update={"seeds": _seeds(rows) or tuple(sorted(table.seeds))})
     return "\n".join([*lines, settings_text(name, with_figures, presets, quick)])
 
 
 def _summary_sentences(table: PaperTable, by_part: Mapping[str, Sequence[Cells]], claims: Sequence[Cells]) -> list[str]:
     """Up to four sentences: length of runs, number of claims that hold, the best method, and where exchange adds."""
-    methods = {}
+    methods, sentences = {}, []
     for part, rows in by_part.items():
         if scored := [row for row in rows if split_control(row["row"])[1] is None and row.get("mean")]:
             methods[part] = _group_by("row", scored)
-    sentences = [_length_sentence(claims), _best_sentence(methods), _exchange_sentence(methods)]
-    if table.paper is None:  # the index has the claims of papers
-        sentences.insert(1, _claims_sentence(claims))
-    return list(filter(None, sentences)) or ["Nothing has been run yet."]
-
-
-def _length_sentence(claims: Sequence[Cells]) -> str:
-    lengths = {row["federation"]: row["length"] for row in claims if row["length"]}
-    texts = [text.replace(" of ", " of the paper's ") + on for text, on in _shared(lengths).items()]
-    return f"Length: {'; '.join(texts)}." if texts else ""
-
-
-def _claims_sentence(claims: Sequence[Cells]) -> str:
+    lengths = _shared({row["federation"]: row["length"] for row in claims if row["length"]})
+    if texts := [text.replace(" of ", " of the paper's ") + on for text, on in lengths.items()]:
+        sentences.append(f"Length: {'; '.join(texts)}.")
     verdicts = [row["verdict"] for row in claims]
-    counts = _counts(verdicts, [word for word in _COUNTED if word in verdicts])
-    return f"Claims: {counts}." if counts else ""
+    # The index has the claims of papers.
+    if table.paper is None and (counts := _counts(verdicts, [word for word in _COUNTED if word in verdicts])):
+        sentences.append(f"Claims: {counts}.")
+    if methods:
+        sentences.append(_best_sentence(methods))
+    helped = _shared({part: text for part, by_row in methods.items() if (text := _helped(by_row))})
+    if helped:
+        sentences.append(f"Exchange surely adds to {'; '.join(text + on for text, on in helped.items())}.")
+    return sentences or ["Nothing has been run yet."]
 
 
 def _best_sentence(methods: Mapping[str, Mapping[str, Sequence[Cells]]]) -> str:
@@ -322,13 +314,7 @@ def _best_sentence(methods: Mapping[str, Mapping[str, Sequence[Cells]]]) -> str:
             figures += f", Local {number(means['local'], metric.share)}"
         texts.append(f"{best} on {part} ({figures})")
         which = "Highest" if metric.higher else "Lowest"
-    return f"{which} mean: {'; '.join(texts)}." if texts else ""
-
-
-def _exchange_sentence(methods: Mapping[str, Mapping[str, Sequence[Cells]]]) -> str:
-    """The methods that exchange surely helps on each federation; their number if there are many."""
-    texts = {part: text for part, by_row in methods.items() if (text := _helped(by_row))}
-    return f"Exchange surely adds to {'; '.join(text + on for text, on in _shared(texts).items())}." if texts else ""
+    return f"{which} mean: {'; '.join(texts)}."
 
 
 def _helped(by_row: Mapping[str, Sequence[Cells]]) -> str:
@@ -358,14 +344,9 @@ def _figures(table: PaperTable, rows: Sequence[Cells]) -> list[str]:
     by_row = _group_by("row", rows)
     methods = {name: of for name, of in by_row.items() if split_control(name)[1] is None}
     cells = [_figure_cells(table, name, by_row) for name in methods]
-    return [f"{_runs_sentence(rows)}{''.join(_reservations(table, methods))}", "", *_filled_columns(cells)]
-
-
-def _filled_columns(cells: Sequence[Mapping[str, str]]) -> list[str]:
-    """A Markdown table of the columns with a text in some row."""
-    heads = [head for head in (cells[0] if cells else ()) if any(row[head] for row in cells)]
-    lines = [heads, ["---"] * len(heads), *([row[head] for head in heads] for row in cells)]
-    return list(map(_line, lines))
+    filled = [head for head in (cells[0] if cells else ()) if any(row[head] for row in cells)]
+    table_lines = _markdown(filled, ([row[head] for head in filled] for row in cells))
+    return [f"{_runs_sentence(rows)}{''.join(_reservations(table, methods))}", "", *table_lines]
 
 
 def _figure_cells(table: PaperTable, name: str, by_row: Mapping[str, Sequence[Cells]]) -> dict[str, str]:
@@ -409,39 +390,26 @@ def _reservations(table: PaperTable, methods: Mapping[str, Sequence[Cells]]) -> 
 def _claims(table: PaperTable, claims: Sequence[Cells]) -> list[str]:
     """One line per tested claim, with a verdict for each federation."""
     tested = [row for row in claims if row["federation"]]
-    if not tested:
-        return []
-    tested_on = _group_by("federation", tested)
-    parts = [part.name for part in table.federation if part.name in tested_on]
-    lines = [_line(["claim", *parts]), _line(["---"] * (len(parts) + 1))]
-    return [*lines, *(_claim_line(table, claim, rows, parts) for claim, rows in _group_by("claim", tested).items())]
+    parts = [part.name for part in table.federation if part.name in {row["federation"] for row in tested}]
+    by_claim = _group_by("claim", tested).items()
+    lines = (_claim_cells(table, claim, rows, parts) for claim, rows in by_claim)
+    return _markdown(["claim", *parts], lines) if tested else []
 
 
-def _claim_line(table: PaperTable, claim: str, rows: Sequence[Cells], parts: Sequence[str]) -> str:
+def _claim_cells(table: PaperTable, claim: str, rows: Sequence[Cells], parts: Sequence[str]) -> list[str]:
+    """A claim with the paper's figure and the value needed, if it is not 0; and its verdict on each federation.
+
+    The paper's figure is beside each verdict, unless it is printed with the claim.
+    """
     printed = {known.text: known.paper for known in table.claim if known.paper}.get(claim, "")
-    verdicts = {row["federation"]: _verdict(row, bool(printed)) for row in rows}
+    needed = [f"needed: {row['needed']}" for row in rows if row["needed"] not in ("", "above 0")]
+    notes = "; ".join([*([f"paper: {printed}"] if printed else []), *needed[:1]])
     text = claim if table.paper is None else claim.removeprefix(OURS).strip()
-    return _line([text + _claim_notes(printed, rows), *(verdicts.get(part, "–") for part in parts)])
-
-
-def _claim_notes(printed: str, rows: Sequence[Cells]) -> str:
-    """In brackets: the paper's figure as printed with the claim, and the value needed, if it is not 0."""
-    notes = [f"paper: {printed}"] if printed else []
-    needed = [row["needed"] for row in rows if row["needed"] not in ("", "above 0")]
-    notes += [f"needed: {text}" for text in needed[:1]]
-    return f" ({'; '.join(notes)})" if notes else ""
-
-
-def _untested(claims: Sequence[Cells]) -> list[str]:
-    """The claims that are not tested, in one sentence."""
-    texts = [f"{row['claim']} ({row['verdict'].removeprefix(_UNTESTED)})" for row in claims if not row["federation"]]
-    return ["", f"Not testable here: {'; '.join(texts)}."] if texts else []
-
-
-def _verdict(row: Cells, printed: bool) -> str:
-    """A verdict with the figure, and the paper's figure on this federation unless it is `printed` next to the claim."""
-    text = f"**{_SHORT.get(row['verdict'], row['verdict'])}** {_short(row['found'])}".strip()
-    return text if printed or not row["paper"] else f"{text} (paper: {row['paper']})"
+    verdicts = {}
+    for row in rows:
+        verdict = f"**{_SHORT.get(row['verdict'], row['verdict'])}** {_short(row['found'])}".strip()
+        verdicts[row["federation"]] = verdict + (f" (paper: {row['paper']})" if row["paper"] and not printed else "")
+    return [text + (f" ({notes})" if notes else ""), *(verdicts.get(part, "–") for part in parts)]
 
 
 def _short(found: str) -> str:
@@ -555,9 +523,10 @@ def _added_cell(row: Cells, name: str, share: bool) -> str:
     return f"{text}±{number((float(row[f'{name}.high']) - float(row[f'{name}.low'])) / 2, share)}"
 
 
-def _line(cells: Sequence[str]) -> str:
-    """A row of a Markdown table."""
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+def _markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """The lines of a Markdown table."""
+    lines = (heads, ["---"] * len(heads), *rows)
+    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
 
 
 # -- the index --------------------------------------------------------------------------------------------------------
@@ -570,18 +539,15 @@ def index(tables: Mapping[str, PaperTable], figures: Mapping[str, Sequence[Cells
     """
     rows = {name: claim_rows(table, figures.get(name, ()), presets) for name, table in tables.items()}
     verdicts = [row["verdict"] for name, table in tables.items() for row in _split_claims(table, rows[name])[0]]
-    lines = ["# What the papers claim, and what is found here", "", _AFTER_INDEX, "", _verdicts_sentence(verdicts), ""]
+    counts = [_counts(verdicts, _COUNTED), f"not tested {sum(word.startswith(_UNTESTED) for word in verdicts)}"]
+    if _NOT_RUN in verdicts:
+        counts.append(_counts(verdicts, [_NOT_RUN]))
+    found = f"Verdicts on the papers' claims, one for each claim and federation: {', '.join(counts)}."
+    lines = ["# What the papers claim, and what is found here", "", _AFTER_INDEX, "", found, ""]
     for paper in (*PAPERS, None):
         of_paper = {name: table for name, table in tables.items() if table.paper == paper}
         lines += _paper_section(paper, of_paper, rows, figures)
     return "\n".join([*lines, "## How to read a page", "", file_text("how_to_read.md")])
-
-
-def _verdicts_sentence(verdicts: Sequence[str]) -> str:
-    counts = [_counts(verdicts, _COUNTED), f"not tested {sum(word.startswith(_UNTESTED) for word in verdicts)}"]
-    if _NOT_RUN in verdicts:
-        counts.append(_counts(verdicts, [_NOT_RUN]))
-    return f"Verdicts on the papers' claims, one for each claim and federation: {', '.join(counts)}."
 
 
 def _paper_section(
@@ -602,14 +568,17 @@ def _paper_section(
 
 
 def _entry(title: str, table: PaperTable, rows: Sequence[Cells]) -> list[str]:
-    """A table in the index: what was run, the number of our claims that hold, and the claims of the paper."""
+    """A table in the index: seeds and lengths of its runs, the verdicts on our claims, and the claims of the paper."""
     of_paper, ours = _split_claims(table, rows)
-    counts = _counted(ours)
-    notes = "; ".join(filter(None, (_length(rows), f"ours: {counts}" if counts else "")))
-    lines = [f"**{title}** ({notes})" if notes else f"**{title}**", ""]
-    if claims := _claims(table, of_paper):
-        lines += [*claims, ""]
-    return lines
+    seeds = [f"{number} seeds" for number in dict.fromkeys(row["seeds"] for row in rows if row["seeds"])]
+    lengths = dict.fromkeys(row["length"] for row in rows if row["length"])
+    verdicts = [row["verdict"] for row in ours if row["federation"]]
+    known = [word for word in _COUNTED if word in verdicts]
+    counts = _counts(verdicts, [*known, *sorted(set(verdicts) - set(known))])
+    runs = ", ".join(filter(None, (" or ".join(seeds), " or ".join(lengths))))
+    notes = "; ".join(filter(None, (runs, counts and f"ours: {counts}")))
+    claims = _claims(table, of_paper)
+    return [f"**{title}** ({notes})" if notes else f"**{title}**", "", *claims, *([""] if claims else [])]
 
 
 def _split_claims(table: PaperTable, rows: Sequence[Cells]) -> tuple[list[Cells], list[Cells]]:
@@ -626,20 +595,6 @@ def _untested_by_reason(rows: Sequence[Cells]) -> list[str]:
         claims.setdefault(row["verdict"].removeprefix(_UNTESTED), []).append(text)
     lines = [f"- {'; '.join(texts)}: {reason}." for reason, texts in claims.items()]
     return ["Not tested:", "", *lines, ""] if lines else []
-
-
-def _length(rows: Sequence[Cells]) -> str:
-    """The seeds and lengths of a page's runs."""
-    seeds = [f"{number} seeds" for number in dict.fromkeys(row["seeds"] for row in rows if row["seeds"])]
-    lengths = dict.fromkeys(row["length"] for row in rows if row["length"])
-    return ", ".join(filter(None, (" or ".join(seeds), " or ".join(lengths))))
-
-
-def _counted(rows: Sequence[Cells]) -> str:
-    """The number of claims with each verdict, over all federations."""
-    verdicts = [row["verdict"] for row in rows if row["federation"]]
-    known = [word for word in _COUNTED if word in verdicts]
-    return _counts(verdicts, [*known, *sorted(set(verdicts) - set(known))])
 
 
 def _counts(verdicts: Sequence[str], words: Sequence[str]) -> str:

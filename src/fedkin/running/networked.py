@@ -1,4 +1,4 @@
-"""A federation over a network, from an experiment file: the common settings, the server's run and a peer's run."""
+"""A federation over a network, from an experiment file: common settings, a server's run, a peer's, and Flower's app."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 
 import tomli_w
 
+from fedkin._version import __version__
 from fedkin.data.csv_cells import CsvFormat
 from fedkin.data.own import OwnTable
 from fedkin.data.sources.folder import Folder
@@ -22,10 +23,13 @@ from fedkin.errors import ConfigError, DataError, RunError
 from fedkin.federation import Client, Entry, Federation, Roster
 from fedkin.federation.summaries import ColumnTypes, SharedEncoding
 from fedkin.flow import AnyMethod, Params, PeerMethod
+from fedkin.folders import write_new
 from fedkin.learning.metrics import MEASURES
 from fedkin.methods.given import Given
 from fedkin.network.agreement import Agreement, difference, setup_and_agreement
+from fedkin.network.calls import CallingLink
 from fedkin.network.consent import consent_to_profile, disclosure, largest_message
+from fedkin.network.flower.server_calls import GridCalls
 from fedkin.network.gathering import Shared
 from fedkin.network.join_file import Join
 from fedkin.network.link import Left, Link
@@ -40,7 +44,7 @@ from fedkin.records.checkpoints import Checkpoints
 from fedkin.records.files import SEAL, read_json, write_json, write_seal
 from fedkin.records.models import ModelContext, digest_of, keep_models
 from fedkin.records.run import Result
-from fedkin.running.experiment import Experiment, nets_for, part_of, public_from, without_none
+from fedkin.running.experiment import Experiment, load, nets_for, part_of, public_from, read_table, without_none
 from fedkin.running.loop import Watcher, execute, finished
 from fedkin.running.plugins import add_installed, files_of, stages_of
 from fedkin.settings import parse
@@ -363,3 +367,93 @@ def exchange(
             return result
         finally:
             near.close()
+
+
+# -- an experiment on a Flower deployment: the files of its app, and the server's rounds -------------------------------
+
+
+_APP = "fedkin_app"
+_TEMPLATES = Path(__file__).parent / "templates"
+# Seconds for which a client may delay its answer while it works: each additional message costs seconds.
+_FLOWER_HOLD = 300.0
+
+
+def write_app(folder: Path, experiment: Path, out: Path, data_root: Path | None) -> None:
+    """Write an app for an experiment that `flwr run` accepts; raises ConfigError for experiments that cannot run there.
+
+    out: folder of the run's records, on the machine of the SuperLink. data_root: the folder of data sets there.
+    """
+    loaded = load(experiment)
+    _check_for_flower(loaded)
+    _check_paths(loaded)
+    if any(folder.iterdir() if folder.is_dir() else ()):
+        raise ConfigError(f"{folder}: not empty; name a new folder")
+    package = folder / _APP
+    package.mkdir(parents=True, exist_ok=True)
+    root = (data_root or Path("data")).absolute()
+    files = {
+        folder / "pyproject.toml": tomli_w.dumps(_project(loaded, out.absolute(), root)),
+        package / "__init__.py": "",
+        package / "server_app.py": (_TEMPLATES / "flower_server.txt").read_text(encoding="utf-8"),
+        package / "client_app.py": (_TEMPLATES / "flower_client.txt").read_text(encoding="utf-8"),
+        package / "experiment.toml": tomli_w.dumps(read_table(experiment)),
+    }
+    for path, text in files.items():
+        write_new(path, text.encode(), "name a new folder")
+
+
+def _check_for_flower(experiment: Experiment) -> None:
+    if isinstance(experiment.method, PeerMethod):
+        raise ConfigError(
+            f"method.name: {experiment.method.name!r} has no server, and Flower has one: use fedkin net join"
+        )
+    settings_of(experiment)
+
+
+def _check_paths(experiment: Experiment) -> None:
+    """Raise ConfigError for a relative path: Flower starts an app in Flower's own folder."""
+    model = experiment.table.get("model", {})
+    nets = {f"model.nets.{name}": net for name, net in model.get("nets", {}).items()}
+    for where, net in {"model": model, **nets}.items():
+        if "path" in net and not Path(net["path"]).is_absolute():
+            raise ConfigError(
+                f"{where}.path: {net['path']} is not absolute, and Flower starts an app in a folder of its own"
+            )
+
+
+def _project(experiment: Experiment, out: Path, root: Path) -> dict[str, Any]:
+    return {
+        "build-system": {"requires": ["hatchling"], "build-backend": "hatchling.build"},
+        "project": {
+            "name": "fedkin-app", "version": "1.0.0", "description": f"fedkin {__version__}: {experiment.name}",
+            "license": "Apache-2.0", "dependencies": ["flwr>=1.41"],
+        },
+        "tool": {
+            "hatch": {"build": {"targets": {"wheel": {"packages": ["."]}}}},
+            "flwr": {"app": {
+                "publisher": "fedkin",
+                "components": {
+                    "serverapp": f"{_APP}.server_app:app", "clientapp": f"{_APP}.client_app:app",
+                },
+                "config": {"out": str(out), "data-root": str(root)},
+            }},
+        },
+    }  # fmt: skip
+
+
+def run_app(
+    experiment: Path, calls: GridCalls, config: Mapping[str, Any], say: Callable[[str], None], watcher: Watcher
+) -> tuple[Result, Path]:  # fmt: skip
+    """Run or resume an app's experiment with a deployment's nodes as clients; returns (the result, its folder).
+
+    config: `out` and `data-root`, folders on this machine.
+    """
+    loaded = load(experiment)
+    _check_for_flower(loaded)
+    out, root = Path(str(config["out"])), Path(str(config["data-root"]))
+    if not out.is_absolute():
+        raise RunError(f"run config: out: {out} is not an absolute path, and Flower's folder is not yours")
+    say(f"records: {out}")
+    with CallingLink(calls, hold=_FLOWER_HOLD, say=say) as link:
+        result = serve(loaded, link, out, data_root=root, say=say, watcher=watcher)
+    return result, out

@@ -25,8 +25,6 @@ from fedkin.running.plugins import own_section
 from fedkin.settings import Span, flat, tunables
 from fedkin.tasks import Metric
 
-__all__ = ["RATE", "Candidate", "Equal", "at_the_border", "best", "plan_choices", "tune"]
-
 RATE = "training.lr"
 _RATE_FACTOR = 10.0  # rates reach from lr / factor to lr * factor, for the experiment's lr
 Range = Span | tuple[Any, ...]
@@ -53,12 +51,6 @@ class Equal:
     rates: tuple[float, float] | None = None
     seed: int = 0
     fixed: tuple[str, ...] = ()
-    option = "--equal"
-
-    @property
-    def in_plan(self) -> dict[str, Any]:
-        """What a plan stores of these candidates."""
-        return {"equal": (self.candidates, self.rates, self.seed)}
 
     @classmethod
     def parse(cls, text: str, rates: str | None = None) -> Equal:
@@ -119,27 +111,6 @@ class Equal:
             if _rate(winner, experiment) == min(_rate(candidate, experiment) for candidate in tried):
                 return _at(0.5, winner, experiment)
         return _beyond_the_ends(ranges, winner, tried, flat(experiment.resolved()))
-
-
-@dataclass(frozen=True)
-class _Grid:
-    """Every combination of these choices, as candidates with the methods of `Equal`."""
-
-    choices: Sequence[Choice]
-    option = "--try"
-
-    @property
-    def in_plan(self) -> dict[str, Any]:
-        return {"values": values_of(self.choices)}
-
-    def settings(self, experiment: Experiment) -> list[dict[str, Any]]:
-        return combinations(self.choices, experiment.method.name)
-
-    def twinned(self, experiment: Experiment, tried: Sequence[Candidate]) -> list[Candidate]:
-        return list(tried)
-
-    def further(self, experiment: Experiment, tried: Sequence[Candidate], higher: bool) -> dict[str, Any] | None:
-        return None
 
 
 def _rate(candidate: Candidate, experiment: Experiment) -> float:
@@ -264,13 +235,15 @@ def tune(
     Test samples are never used. choices: a grid, or equally many candidates for every method (`Equal`).
     Raises ConfigError for a setting that a method does not have.
     """
-    search = choices if isinstance(choices, Equal) else _Grid(choices)
-    if isinstance(search, _Grid):
-        check_choices(search.choices, methods, search.option)
+    if isinstance(choices, Equal):
+        tried: dict[str, Any] = {"equal": (choices.candidates, choices.rates, choices.seed)}
+    else:
+        check_choices(choices, methods, "--try")
+        tried = {"values": values_of(choices)}
     base = Runs(experiment, data_root, hold=hold)
     metric = base.federation(seeds[0]).task.metric
-    tuning = _Tuning(experiment, search, hold, metric, {name: base.for_method(name) for name in methods})
-    plan = PlanFile(command="tune", methods=list(methods), seeds=list(seeds), hold_out=str(hold), **search.in_plan)
+    tuning = _Tuning(experiment, choices, hold, metric, {name: base.for_method(name) for name in methods})
+    plan = PlanFile(command="tune", methods=list(methods), seeds=list(seeds), hold_out=str(hold), **tried)
     results = run_plan(
         base, tuning.first_cells(), folder, plan, tuning.judge, watch, outputs=tuning.outputs, failed=str,
         further=tuning.further,
@@ -287,7 +260,7 @@ class _Tuning:
     """A tuning. runs: the runs of each method. cells: all cells so far, in the order of their results."""
 
     experiment: Experiment
-    search: Equal | _Grid
+    choices: Sequence[Choice] | Equal
     hold: HoldOut
     metric: Metric
     runs: Mapping[str, Runs]
@@ -295,24 +268,28 @@ class _Tuning:
 
     def first_cells(self) -> list[Cell]:
         """The candidates to begin with."""
-        self.cells = [
-            self._cell(name, settings, number)
-            for name, runs in self.runs.items() for number, settings in enumerate(self.search.settings(runs.experiment))
-        ]  # fmt: skip
+        for name, runs in self.runs.items():
+            if isinstance(self.choices, Equal):
+                tried = self.choices.settings(runs.experiment)
+            else:
+                tried = combinations(self.choices, runs.experiment.method.name)
+            self.cells += [self._cell(name, settings, number) for number, settings in enumerate(tried)]
         return list(self.cells)
 
     def further(self, results: _Outcomes) -> list[Cell]:
-        """The candidates to try after these results."""
+        """The candidates to try after these results; none after a grid."""
         more = []
         for name, tried in self.candidates(results).items():
-            settings = self.search.further(self.runs[name].experiment, tried, self.metric.higher)
-            if settings is not None:
+            if isinstance(self.choices, Equal) and (
+                settings := self.choices.further(self.runs[name].experiment, tried, self.metric.higher)
+            ):
                 more.append(self._cell(name, settings, len(tried)))
         self.cells += more
         return more
 
     def _cell(self, name: str, settings: Mapping[str, Any], number: int) -> Cell:
-        return Cell(name, settings, self.runs[name].trying(settings, self.search.option), f"{name}-{number}")
+        option = "--equal" if isinstance(self.choices, Equal) else "--try"
+        return Cell(name, settings, self.runs[name].trying(settings, option), f"{name}-{number}")
 
     def judge(self, result: Result) -> float | str:
         """The mean on held-out data, or why there is none."""
@@ -324,7 +301,9 @@ class _Tuning:
         candidates: dict[str, list[Candidate]] = {name: [] for name in self.runs}
         for cell, by_seed in zip(self.cells, results, strict=True):
             candidates[cell.method].append(Candidate.of(cell.settings, by_seed.values()))
-        return {name: self.search.twinned(self.runs[name].experiment, tried) for name, tried in candidates.items()}
+        if isinstance(self.choices, Equal):
+            return {name: self.choices.twinned(self.runs[name].experiment, tried) for name, tried in candidates.items()}
+        return candidates
 
     def outputs(self, results: _Outcomes) -> dict[str, bytes]:
         """The files with the best candidates."""

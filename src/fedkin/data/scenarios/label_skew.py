@@ -11,25 +11,8 @@ import numpy.typing as npt
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator
 
 from fedkin.data.dataset import SPLITS, Dataset, Split
+from fedkin.data.scenarios import dealing
 from fedkin.data.scenarios.base import Scenario
-from fedkin.data.scenarios.dealing import (
-    ClassSets,
-    DisjointSets,
-    Sets,
-    apportion,
-    blocks,
-    check_classes,
-    check_least,
-    deal,
-    dealt,
-    dirichlet,
-    groups_of_clients,
-    owners_of,
-    raised_to_least,
-    rows_of,
-    shuffled_classes,
-    tests_like,
-)
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation
 from fedkin.federation.arrays import Ints
@@ -64,22 +47,23 @@ class Dirichlet(Scenario):
 
     def build(self, dataset: Dataset, seed: int) -> Federation:
         """The federation; raises ConfigError if the data have fewer than `min_size` samples for each client."""
-        check_least(self.clients, self.min_size, dataset)
+        dealing.check_least(self.clients, self.min_size, dataset)
         pools = dataset.train.by_class(dataset.task.classes)
         labels = dataset.train.y.numpy()
         owner = (self._drawn if self.sizes == "drawn" else self._equal)(pools, labels, seed)
-        train = rows_of(owner, self.clients)
-        return self.assembled(dataset, seed, train, tests_like(dataset, train, self.test_per_client, seed, self.name))
+        train = dealing.rows_of(owner, self.clients)
+        tests = dealing.tests_like(dataset, train, self.test_per_client, seed, self.name)
+        return self.assembled(dataset, seed, train, tests)
 
     def _drawn(self, pools: Sequence[Ints], labels: Ints, seed: int) -> Ints:
         """The client of every row: each class divided by shares, the smallest clients filled up."""
         owner = np.empty(len(labels), np.int64)
         for label, rows in enumerate(pools):
             draw = rng(seed, self.name, "class", label)
-            sizes = apportion(len(rows), dirichlet(draw, self.alpha, (1, self.clients))[0])
+            sizes = dealing.apportion(len(rows), dealing.dirichlet(draw, self.alpha, (1, self.clients))[0])
             owner[draw.permutation(rows)] = np.repeat(np.arange(self.clients), sizes)
         sizes = np.bincount(owner, minlength=self.clients)
-        wanted = raised_to_least(sizes, self.min_size)
+        wanted = dealing.raised_to_least(sizes, self.min_size)
         return _reassign_surplus(owner, labels, sizes, wanted, rng(seed, self.name, "fill"))
 
     def _equal(self, pools: Sequence[Ints], labels: Ints, seed: int) -> Ints:
@@ -87,7 +71,7 @@ class Dirichlet(Scenario):
         pools = [rng(seed, self.name, "class", label).permutation(rows) for label, rows in enumerate(pools)]
         left = np.array([len(rows) for rows in pools])
         draw = rng(seed, self.name, "clients")
-        proportions = dirichlet(draw, self.alpha, (self.clients, len(pools)))
+        proportions = dealing.dirichlet(draw, self.alpha, (self.clients, len(pools)))
         owner = np.full(len(labels), -1)
         for client, own in enumerate(proportions):
             taken = _sequential(draw, len(labels) // self.clients, own, left)
@@ -154,8 +138,8 @@ class Shards(Scenario):
         holder = draw.permutation(np.repeat(np.arange(self.clients), self.shards))
         owner = np.empty(total, np.int64)
         owner[by_label] = np.repeat(holder, [len(part) for part in np.array_split(by_label, count)])
-        train = rows_of(owner, self.clients)
-        tests = tests_like(dataset, train, self.test_per_client, seed, self.name)
+        train = dealing.rows_of(owner, self.clients)
+        tests = dealing.tests_like(dataset, train, self.test_per_client, seed, self.name)
         about = [{"classes": np.unique(dataset.train.y.numpy()[rows]).tolist()} for rows in train]
         return self.assembled(dataset, seed, train, tests, about=about)
 
@@ -207,7 +191,7 @@ class ClassesPerClient(Scenario):
         for split in pools:
             sizes = [_slots(len(rows), share) for rows, share in zip(split, shares, strict=True)]
             counts = [np.append(0, own)[of] for own, of in zip(sizes, slot.T, strict=True)]
-            parts.append(dealt(split, np.column_stack(counts)))
+            parts.append(dealing.dealt(split, np.column_stack(counts)))
         train, test = parts
         classes = [np.flatnonzero(own).tolist() for own in owned]
         return self.assembled(dataset, seed, train, test, classes=classes)
@@ -216,7 +200,7 @@ class ClassesPerClient(Scenario):
         """The used rows of every class, in random order; at least as many as slots."""
         fraction = self.train_fraction if split == "train" else 1.0
         used = []
-        for label, rows in enumerate(shuffled_classes(dataset, split, seed, self.name)):
+        for label, rows in enumerate(dealing.shuffled_classes(dataset, split, seed, self.name)):
             count = round(len(rows) * fraction)
             if count < slots:
                 asked = f"{self.clients} clients with {self.classes} classes each cut every class into {slots} slots"
@@ -236,7 +220,7 @@ class ClassesPerClient(Scenario):
 
 def _slots(total: int, shares: npt.NDArray[np.float64]) -> Ints:
     """The sizes of a class's slots, none empty."""
-    sizes = apportion(total, shares)
+    sizes = dealing.apportion(total, shares)
     for empty in np.flatnonzero(sizes == 0):
         sizes[np.argmax(sizes)] -= 1
         sizes[empty] = 1
@@ -258,8 +242,8 @@ class Iid(Scenario):
 
     def build(self, dataset: Dataset, seed: int) -> Federation:
         """The federation; raises ConfigError if there are fewer samples than the clients need."""
-        train = deal(dataset, "train", self.clients, self.train_per_client, seed)
-        test = deal(dataset, "test", self.clients, self.test_per_client, seed)
+        train = dealing.deal(dataset, "train", self.clients, self.train_per_client, seed)
+        test = dealing.deal(dataset, "test", self.clients, self.test_per_client, seed)
         return self.assembled(dataset, seed, train, test, groups=["all"] * self.clients)
 
 
@@ -288,20 +272,20 @@ class QuantitySkew(Scenario):
 
     def build(self, dataset: Dataset, seed: int) -> Federation:
         """The federation; raises ConfigError if there are fewer samples than the clients need."""
-        check_least(self.clients, self.min_size, dataset)
+        dealing.check_least(self.clients, self.min_size, dataset)
         sizes = self._sizes(len(dataset.train), rng(seed, self.name, "sizes"))
         order = rng(seed, "deal", "train").permutation(len(dataset.train))
         train = [np.sort(rows) for rows in np.split(order, np.cumsum(sizes)[:-1])]
-        test = deal(dataset, "test", self.clients, self.test_per_client, seed)
+        test = dealing.deal(dataset, "test", self.clients, self.test_per_client, seed)
         return self.assembled(dataset, seed, train, test, groups=["all"] * self.clients)
 
     def _sizes(self, total: int, draw: np.random.Generator) -> Ints:
         if self.law == "dirichlet":
-            shares = dirichlet(draw, self.alpha, (1, self.clients))[0]
+            shares = dealing.dirichlet(draw, self.alpha, (1, self.clients))[0]
         else:
             # In logarithms: k^-alpha itself may be too small for a float.
             shares = np.exp(-self.alpha * np.log(1 + draw.permutation(self.clients)))
-        return raised_to_least(apportion(total, shares), self.min_size)
+        return dealing.raised_to_least(dealing.apportion(total, shares), self.min_size)
 
 
 # -- groups of clients that own the same few classes --------------------------------------------------------------
@@ -329,26 +313,26 @@ class GroupedClasses(Scenario):
 
     name: Literal["grouped-classes"] = "grouped-classes"
     clients: PositiveInt = 100
-    classes: Literal["disjoint", "ring"] | ClassSets = "disjoint"
+    classes: Literal["disjoint", "ring"] | dealing.ClassSets = "disjoint"
     per_class: PositiveInt | None = None
     test_per_class: PositiveInt | None = None
 
     planted: ClassVar[str] = 'the set of classes, such as "3+5"'
 
     @property
-    def sets(self) -> Sets:
+    def sets(self) -> dealing.Sets:
         """The classes of every group."""
         return CLASSES[self.classes] if isinstance(self.classes, str) else self.classes
 
     def build(self, dataset: Dataset, seed: int) -> Federation:
         """The federation; raises ConfigError if the data set has too few classes, or too few samples of one."""
         sets = self.sets
-        check_classes("classes", sets, dataset)
-        member = groups_of_clients(self.clients, len(sets), "groups")
-        pools = shuffled_classes(dataset, "test", seed, self.name)
+        dealing.check_classes("classes", sets, dataset)
+        member = dealing.groups_of_clients(self.clients, len(sets), "groups")
+        pools = dealing.shuffled_classes(dataset, "test", seed, self.name)
         tests = [np.sort(np.concatenate([pools[label][: self.test_per_class] for label in one])) for one in sets]
-        counts = owners_of(member, sets, dataset.task.classes)
-        train = shuffled_classes(dataset, "train", seed, self.name)
+        counts = dealing.owners_of(member, sets, dataset.task.classes)
+        train = dealing.shuffled_classes(dataset, "train", seed, self.name)
         for label, pool in enumerate(train):
             owners = int(counts[:, label].sum())
             each = self.per_class or len(pool) // max(owners, 1)
@@ -358,7 +342,7 @@ class GroupedClasses(Scenario):
                 raise ConfigError(f"scenario.{setting}: {asked}, but {dataset.name} has {len(pool)}")
             counts[:, label] *= each
         return self.assembled(
-            dataset, seed, dealt(train, counts), [tests[group] for group in member],
+            dataset, seed, dealing.dealt(train, counts), [tests[group] for group in member],
             classes=[sorted(sets[group]) for group in member],
         )  # fmt: skip
 
@@ -384,7 +368,7 @@ class Mapl(Scenario):
 
     name: Literal["mapl"] = "mapl"
     clients: PositiveInt = 20
-    clusters: PositiveInt | ClassSets = 2
+    clusters: PositiveInt | dealing.ClassSets = 2
     shared: NonNegativeInt = 0
     per_class: int | tuple[int, int] = 300
     test_per_class: NonNegativeInt = 15
@@ -402,8 +386,8 @@ class Mapl(Scenario):
     def build(self, dataset: Dataset, seed: int) -> Federation:
         """The federation; raises ConfigError if there are too few classes, or too few samples of one."""
         sets = self._sets(dataset)
-        member = groups_of_clients(self.clients, len(sets), "clusters")
-        owns = owners_of(member, sets, dataset.task.classes)
+        member = dealing.groups_of_clients(self.clients, len(sets), "clusters")
+        owns = dealing.owners_of(member, sets, dataset.task.classes)
         low, high = (self.per_class,) * 2 if isinstance(self.per_class, int) else self.per_class
         counts = rng(seed, self.name, "sizes").integers(low, high + 1, owns.shape) * owns
         train = self._dealt(dataset, "train", "per_class", counts, seed)
@@ -418,13 +402,13 @@ class Mapl(Scenario):
         if not isinstance(self.clusters, int):
             if self.shared:
                 raise ConfigError("scenario.shared: a list of clusters already says which classes they share")
-            check_classes("clusters", self.clusters, dataset)
+            dealing.check_classes("clusters", self.clusters, dataset)
             return [tuple(sorted(own)) for own in self.clusters]
         total = dataset.task.classes
         asked = f"{self.clusters} clusters of {total} classes"
         if self.clusters > total:
             raise ConfigError(f"scenario.clusters: {asked} of {dataset.name}; at most {total}")
-        sets = blocks(total, self.clusters, self.shared)
+        sets = dealing.blocks(total, self.clusters, self.shared)
         if self.clusters > 1 and min(map(len, sets)) <= self.shared:
             within = f"would lie within one another when neighbours share {self.shared}"
             raise ConfigError(f"scenario.shared: {asked} {within}; expected fewer")
@@ -432,7 +416,7 @@ class Mapl(Scenario):
 
     def _dealt(self, dataset: Dataset, split: Split, setting: str, counts: Ints, seed: int) -> list[Ints]:
         """Rows of every client; counts: [clients, classes] how many of each class."""
-        pools = shuffled_classes(dataset, split, seed, self.name)
+        pools = dealing.shuffled_classes(dataset, split, seed, self.name)
         wanted, have = counts.sum(axis=0), np.array([len(pool) for pool in pools])
         if (wanted > have).any():
             label = int(np.argmax(wanted / np.maximum(have, 1)))
@@ -442,7 +426,7 @@ class Mapl(Scenario):
                 f"scenario.{setting}: {asked}, {counts[:, label].max()} at most each, but {dataset.name} has "
                 f"{have[label]}; {have[label] // takers} each would do, or fewer clients"
             )
-        return dealt(pools, counts)
+        return dealing.dealt(pools, counts)
 
 
 def _name(classes: Sequence[int]) -> str:
@@ -471,7 +455,7 @@ class Structured(Scenario):
 
     name: Literal["structured"] = "structured"
     clients: PositiveInt = 100
-    clusters: PositiveInt | DisjointSets = 5
+    clusters: PositiveInt | dealing.DisjointSets = 5
     per_class: PositiveInt | None = None
     min_size: PositiveInt = 1
     test_per_client: PositiveInt | None = None
@@ -481,8 +465,8 @@ class Structured(Scenario):
     def build(self, dataset: Dataset, seed: int) -> Federation:
         """The federation; raises ConfigError if there are too few classes, clients or samples."""
         sets = self._sets(dataset)
-        check_classes("clusters", sets, dataset)
-        member = groups_of_clients(self.clients, len(sets), "clusters")
+        dealing.check_classes("clusters", sets, dataset)
+        member = dealing.groups_of_clients(self.clients, len(sets), "clusters")
         train, test = (part.by_class(dataset.task.classes) for part in (dataset.train, dataset.test))
         rows: list[Ints] = [np.empty(0, np.int64)] * self.clients
         tests = []

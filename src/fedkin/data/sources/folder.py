@@ -19,8 +19,7 @@ from fedkin.data.dataset import Dataset, train_and_test
 from fedkin.data.sources.base import Source, locate, need_folder
 from fedkin.errors import ConfigError, DataError, imported, nearest
 from fedkin.federation import Scale, Task
-from fedkin.federation.arrays import hold_out
-from fedkin.federation.datasets import picture
+from fedkin.federation.arrays import hold_out, picture
 from fedkin.untrusted import Refused, error_text, escaped, most
 
 ENDINGS = (".jpg", ".jpeg", ".png")

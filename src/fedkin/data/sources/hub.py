@@ -20,7 +20,7 @@ from fedkin.data.sources.folder import as_bytes
 from fedkin.data.sources.tables import TableSettings, dataset_beside, dataset_of
 from fedkin.errors import DataError, imported, nearest
 from fedkin.federation import Scale
-from fedkin.federation.datasets import picture
+from fedkin.federation.arrays import picture
 from fedkin.federation.table_columns import Reading
 from fedkin.federation.table_encoding import Target
 from fedkin.untrusted import error_text
