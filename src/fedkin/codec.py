@@ -39,11 +39,12 @@ _UNREADABLE = (
     ValueError, KeyError, TypeError, SafetensorError, AttributeError, OverflowError, RecursionError, IndexError,
 )  # fmt: skip
 _PLAIN = (str, bool, int, float, type(None), Mapping)  # the tests of the first types take less time
+# In the order in which safetensors puts them into a file: that of its own enumeration, from the last one on.
 _DTYPES = {
-    torch.float64: ("F64", 8), torch.float32: ("F32", 4), torch.float16: ("F16", 2), torch.bfloat16: ("BF16", 2),
-    torch.int64: ("I64", 8), torch.int32: ("I32", 4), torch.int16: ("I16", 2), torch.int8: ("I8", 1),
-    torch.uint8: ("U8", 1), torch.bool: ("BOOL", 1),
+    torch.int64: "I64", torch.float64: "F64", torch.float32: "F32", torch.int32: "I32", torch.bfloat16: "BF16",
+    torch.float16: "F16", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
 }  # fmt: skip
+_PLACES = {dtype: place for place, dtype in enumerate(_DTYPES)}
 
 
 class Named(dict[str, Any]):
@@ -211,7 +212,7 @@ def size(tree: Tree) -> tuple[int, int]:
     tensors, small = _split(tree)
     header, _ = _header(tensors, small)
     floats = sum(tensor.numel() for tensor in tensors.values() if tensor.is_floating_point())
-    return len(header) + sum(tensor.numel() * _DTYPES[tensor.dtype][1] for tensor in tensors.values()), floats
+    return len(header) + sum(tensor.numel() * tensor.dtype.itemsize for tensor in tensors.values()), floats
 
 
 def _header(tensors: Mapping[str, Tensor], small: Mapping[str, Any]) -> tuple[bytes, list[str]]:
@@ -219,13 +220,12 @@ def _header(tensors: Mapping[str, Tensor], small: Mapping[str, Any]) -> tuple[by
     meta = f'"{_META}":{json.dumps(json.dumps(small, separators=(",", ":")), ensure_ascii=False)}'
     # safetensors orders tensors by decreasing alignment, then by name. The header may name them in any order, so
     # keeping the tree's order needs no extra bytes.
-    order = sorted(tensors, key=lambda name: (-_RANK[tensors[name].dtype], name.encode()))
+    order = sorted(tensors, key=lambda name: (_PLACES[tensors[name].dtype], name.encode()))
     entries = dict.fromkeys(["__metadata__", *tensors], '"__metadata__":{' + meta + "}")
     offset = 0
     for name in order:
-        tensor = tensors[name]
-        code, width = _DTYPES[tensor.dtype]
-        end = offset + tensor.numel() * width
+        tensor, code = tensors[name], _DTYPES[tensors[name].dtype]
+        end = offset + tensor.numel() * tensor.dtype.itemsize
         shape = ",".join(map(str, tensor.shape))
         quoted = json.dumps(name, ensure_ascii=False)
         entries[name] = f'{quoted}:{{"dtype":"{code}","shape":[{shape}],"data_offsets":[{offset},{end}]}}'
@@ -233,13 +233,3 @@ def _header(tensors: Mapping[str, Tensor], small: Mapping[str, Any]) -> tuple[by
     header = ("{" + ",".join(entries.values()) + "}").encode()
     header += b" " * (-len(header) % 8)
     return len(header).to_bytes(8, "little") + header, order
-
-
-# The order of safetensors' own dtype enumeration, highest first in a file.
-_RANK = {
-    dtype: rank
-    for rank, dtype in enumerate(
-        [torch.bool, torch.uint8, torch.int8, torch.int16, torch.float16, torch.bfloat16,
-         torch.int32, torch.float32, torch.float64, torch.int64]
-    )
-}  # fmt: skip

@@ -80,18 +80,14 @@ class Task:
             if self.classes or self.targets < 1:
                 raise DataError(f"a regression task needs at least 1 target and 0 classes, got {self.targets} and "
                                 f"{self.classes}")  # fmt: skip
-        else:
-            self._check_classes()
-        if self.kind == "segmentation" and (isinstance(self.shape, Mapping) or len(self.shape) != 3):
-            raise DataError(f"a segmentation task needs images [channels, height, width], got shape {self.shape}")
-
-    def _check_classes(self) -> None:
-        if self.targets:
+        elif self.targets:
             raise DataError(f"a {self.kind} task has classes, not targets; got {self.targets} targets")
-        if self.classes < 2:
+        elif self.classes < 2:
             raise DataError(f"a {self.kind} task needs at least 2 classes, got {self.classes}")
-        if self.kind == "risk" and self.classes != 2:
+        elif self.kind == "risk" and self.classes != 2:
             raise DataError(f"a risk task has 2 classes, 0 and 1, got {self.classes}")
+        elif self.kind == "segmentation" and (isinstance(self.shape, Mapping) or len(self.shape) != 3):
+            raise DataError(f"a segmentation task needs images [channels, height, width], got shape {self.shape}")
 
     @classmethod
     def regression(cls, targets: int, shape: Shape) -> Task:

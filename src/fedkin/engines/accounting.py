@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,12 +15,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from fedkin.engines.executors.jobs import FitJob, InferJob, Modules, samples_of
+from fedkin.errors import MethodError
 from fedkin.flow import Fitted
-from fedkin.learning.devices import arranged, rng_lock, seeded
+from fedkin.learning.devices import rng_lock
 from fedkin.learning.frozen import trunk_of
-from fedkin.learning.losses import Batch
 from fedkin.learning.net import Net
-from fedkin.learning.sgd import infer, lay_out, load
+from fedkin.learning.sgd import fit, infer
 
 
 class Clock:
@@ -114,17 +114,9 @@ class Operations:
             if isinstance(job, InferJob):
                 infer(net, module, job.params, job.what, samples)
             else:
-                last = lay_out(net, module, samples)
-                load(module, job.params)
-                module.train()
-                batch = Batch(
-                    arranged(samples.inputs(slice(None), net.dtype), last), samples.labels(slice(None)),
-                    torch.ones(size, dtype=net.dtype), True,
-                )  # fmt: skip
-                with seeded():
-                    result = job.loss(module, batch, job.extras, job.carry)
-                    value = result[0] if isinstance(result, tuple) else result
-                    value.backward()  # type: ignore[no-untyped-call]
+                once, draw = job.training.with_steps(1, whole=True, augment=None), np.random.default_rng(0)
+                with suppress(MethodError):  # a loss that is not finite has its operations too
+                    fit(net, module, job.params, job.loss, samples, once, job.extras, job.carry, draw)
         return float(counter.total)
 
 

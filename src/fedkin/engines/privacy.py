@@ -71,14 +71,10 @@ class Privacy(Settings):
     min_members: int = Field(3, ge=2)
 
     @model_validator(mode="after")
-    def _check_clip(self) -> Privacy:
+    def _check(self) -> Privacy:
         bounds = list(self.clip.values()) if isinstance(self.clip, dict) else [1.0 if self.clip is None else self.clip]
         if min(bounds, default=0.0) <= 0:
             raise ValueError(f"clip: expected norms above 0, got {self.clip}")
-        return self
-
-    @model_validator(mode="after")
-    def _fits(self) -> Privacy:
         if (self.clip is None) != (self.noise is None):
             given, other = ("clip", "noise") if self.noise is None else ("noise", "clip")
             raise ValueError(f"{other}: missing, and {given} needs it; set both, or neither for uploads as they are")

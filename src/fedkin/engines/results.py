@@ -1,4 +1,4 @@
-"""The results of a round: its outcome, its messages, and the scores of the clients' models."""
+"""The results of a round: its outcome and its messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from fedkin.flow import Message
-from fedkin.learning.metrics import Figures, Scores
 
 if TYPE_CHECKING:
     from fedkin.graph import Graph
@@ -66,26 +65,6 @@ class Outbox:
 
     phase: str
     messages: Mapping[str, Message]
-
-
-class Score(NamedTuple):
-    """The score of a client's model on the client's test samples: their number, and the fields of `Scores`.
-
-    further: the values of `Setup.measures`, in their order.
-    """
-
-    n: int
-    loss: float
-    right: int
-    figures: Figures = ()
-    digest: tuple[tuple[float, ...], ...] = ()
-    outcomes: bytes = b""
-    further: tuple[float | None, ...] = ()
-
-    @property
-    def scores(self) -> Scores:
-        """The fields of `Scores`."""
-        return Scores(*self[1:-1])
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ from fedkin.engines.alone import Alone
 from fedkin.engines.attacks import Forgery
 from fedkin.engines.failures import Failure, TooFew, check_yields, place_in, place_of, raise_if_all
 from fedkin.engines.releases import counted
-from fedkin.engines.results import SERVER, Missing, Outcome, Score, Traffic, Undelivered
+from fedkin.engines.results import SERVER, Missing, Outcome, Traffic, Undelivered
 from fedkin.engines.secure_sums import STEPS, GroupSum, check_phase, summed_names
 from fedkin.engines.setup import Setup
 from fedkin.engines.site import Site
@@ -26,6 +26,7 @@ from fedkin.errors import MethodError, nearest
 from fedkin.federation import AnyRoster
 from fedkin.flow import Ask, AveragedReplies, Mean, Message, Params, PeerMethod, ServerFlow, ServerMethod
 from fedkin.graph import network
+from fedkin.learning.metrics import Score
 from fedkin.views import ServerView
 
 T = TypeVar("T")

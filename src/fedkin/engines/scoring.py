@@ -8,12 +8,11 @@ from dataclasses import replace
 
 from fedkin.engines.executors.jobs import Executor, ScoreJob
 from fedkin.engines.failures import Failures
-from fedkin.engines.results import Score
 from fedkin.engines.setup import Setup
 from fedkin.errors import FedkinError
 from fedkin.federation import Samples
 from fedkin.flow import Params
-from fedkin.learning.metrics import values
+from fedkin.learning.metrics import Score, values
 
 _TOGETHER = 4  # least number of clients in one job of a model that many clients share
 
@@ -40,7 +39,7 @@ class Scorer:
                 assert isinstance(job, ScoreJob)
                 if not isinstance(results, FedkinError):
                     for id, result in zip(job.ids, results, strict=True):
-                        self.scored[self.keys[id]] = models[id], tests[id], Score(len(tests[id]), *result)
+                        self.scored[self.keys[id]] = models[id], tests[id], result
                 elif len(job.ids) > 1:
                     # One of these clients failed: score each alone, so that the others get their scores.
                     again += [replace(job, ids=(id,)) for id in job.ids]

@@ -24,8 +24,7 @@ from fedkin.graph.network import check_network
 from fedkin.keys import key, rng
 from fedkin.learning.devices import checked
 from fedkin.learning.metrics import Measure
-from fedkin.learning.models.custom import sample_inputs
-from fedkin.learning.net import Net
+from fedkin.learning.net import Net, sample_inputs
 from fedkin.learning.sgd import decide
 from fedkin.learning.training import Training
 from fedkin.settings import Settings

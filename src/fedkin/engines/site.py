@@ -18,7 +18,7 @@ from fedkin.engines.failures import Crashed, Failure, Failures, check_yields, pl
 from fedkin.engines.ledger import KEY, Page
 from fedkin.engines.privacy import BudgetSpent, Source, noised_in
 from fedkin.engines.releases import ReleaseContext, Releases
-from fedkin.engines.results import Outbox, Score
+from fedkin.engines.results import Outbox
 from fedkin.engines.scoring import Scorer
 from fedkin.engines.secure_sums import MASKED, STEPS, MemoryKeys, Signatures, SumMember, check_plain, inner
 from fedkin.engines.setup import Setup
@@ -29,6 +29,7 @@ from fedkin.flow import Fit, Message, Params, PeerMethod, Share
 from fedkin.keys import key, rng
 from fedkin.learning.devices import exact, one_thread, opened
 from fedkin.learning.losses import class_means
+from fedkin.learning.metrics import Score
 from fedkin.learning.net import head_of
 from fedkin.learning.private import Private
 from fedkin.learning.sgd import infer

@@ -190,13 +190,10 @@ def hierarchical(
 
 def _cut(tree: Array, clusters: int) -> Labels:
     """Return the groups after all but the last `clusters` - 1 merges, also when merge heights are equal."""
-    n = len(tree) + 1
-    group = np.arange(2 * n - 1)
-    for step in range(n - clusters):
-        group[tree[step, :2].astype(np.int64)] = n + step
-    for node in range(2 * n - 2, -1, -1):
-        group[node] = group[group[node]]
-    return canonical(group[:n])
+    from scipy.cluster.hierarchy import fcluster
+
+    # The criterion is the number of a merge, not its height.
+    return canonical(fcluster(tree, len(tree) - clusters, "monocrit", monocrit=np.arange(len(tree), dtype=np.float64)))
 
 
 def _height_count(tree: Array, most: int, choose: str) -> int:

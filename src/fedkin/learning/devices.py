@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from threading import RLock
@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from fedkin.codec import mapped
 from fedkin.errors import ConfigError
 from fedkin.federation import Samples
 from fedkin.federation.inputs import map_arrays, parts
@@ -128,20 +129,12 @@ def usual(tensor: Tensor) -> Tensor:
 
 def moved(tree: Any, device: torch.device) -> Any:
     """Return a tree with all its tensors on the device; tensors that are already there stay the same objects."""
-    return _each_tensor(lambda tensor: tensor.to(device), tree)
+    return mapped(tree, lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf)
 
 
 def plain(tree: Any) -> Any:
     """Return a tree with all its tensors in the usual layout, in which they are sent and stored."""
-    return _each_tensor(usual, tree)
-
-
-def _each_tensor(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
-    if isinstance(tree, Tensor):
-        return function(tree)
-    if isinstance(tree, Mapping):
-        return {name: _each_tensor(function, item) for name, item in tree.items()}
-    return tree
+    return mapped(tree, lambda leaf: usual(leaf) if isinstance(leaf, Tensor) else leaf)
 
 
 def drawn(batches: Sequence[npt.NDArray[np.int64]], device: torch.device) -> Sequence[Tensor]:

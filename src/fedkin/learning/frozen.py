@@ -161,22 +161,15 @@ class FeatureCache:
         for entry in entries:
             if entry.form == form and list(map(id, entry.others)) == list(map(id, others)):
                 return entry
-        features = self._room_for(first, trunk.computed(samples.inputs(slice(0, 1), dtype)))
-        if features is None:
-            return None
-        entries.append(
-            _Entry(tuple(others), form, features, torch.zeros(len(first), dtype=torch.bool, device=first.device))
-        )
-        return entries[-1]
-
-    def _room_for(self, array: Tensor, z: Tensor) -> Tensor | None:
-        """Return memory for features like z [1, d] of all rows of an array; None if that would be too much."""
-        size = len(array) * z[0].numel() * z.element_size()
+        z = trunk.computed(samples.inputs(slice(0, 1), dtype))
+        size = len(first) * z[0].numel() * z.element_size()
         if sum(cache.nbytes for cache in list(_ALL)) + size > _LIMIT:
             self.log_once(f"{size / 1e6:,.0f} MB of features are not kept, but computed in every step: "
                           f"more than {_LIMIT >> 20} MB would be in memory")  # fmt: skip
             return None
-        return z.new_empty(len(array), *z.shape[1:])
+        done = torch.zeros(len(first), dtype=torch.bool, device=first.device)
+        entries.append(_Entry(tuple(others), form, z.new_empty(len(first), *z.shape[1:]), done))
+        return entries[-1]
 
     def log_miss(self) -> None:
         """Log that a batch did not equal the samples' inputs."""

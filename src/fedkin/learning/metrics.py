@@ -33,27 +33,30 @@ Figures = tuple[float | None, ...]
 # -- the figures of a task --------------------------------------------------------------------------------------------
 
 
-class Scores(NamedTuple):
-    """The scores of outputs on a set of samples.
+class Score(NamedTuple):
+    """The score of outputs on a set of n samples.
 
     loss: mean over samples. right: number of correct class labels (0 for tasks without labels). figures: those of
     `task.figures`, None where these samples do not determine a figure; empty for classification, which has `right`.
     digest: the data from which figures over several clients are computed. outcomes: a number for each sample, 1 or 0
     for a right or wrong label (uint8), or a squared error or part of Dice (float32, little-endian); empty for risk
-    tasks, whose digest has this information.
+    tasks, whose digest has this information. further: the values of `Setup.measures`, in their order; empty before they
+    are computed.
     """
 
+    n: int
     loss: float
     right: int
     figures: Figures = ()
     digest: tuple[tuple[float, ...], ...] = ()
     outcomes: bytes = b""
+    further: Figures = ()
 
 
-NO_SCORES = Scores(math.nan, 0)
+NO_SCORES = Score(0, math.nan, 0)
 
 
-def score(net: Net, module: BodyHead, params: Params, parts: Iterable[Samples], task: Task) -> list[Scores]:
+def score(net: Net, module: BodyHead, params: Params, parts: Iterable[Samples], task: Task) -> list[Score]:
     """Score the model on each of these sets of samples; an empty set gives NO_SCORES.
 
     Samples are on the device of the module. Each set passes through the net alone, so that its figures do not depend on
@@ -68,7 +71,7 @@ def score(net: Net, module: BodyHead, params: Params, parts: Iterable[Samples], 
     ]
 
 
-def scores_of(task: Task, outputs: Tensor, targets: Tensor) -> Scores:
+def scores_of(task: Task, outputs: Tensor, targets: Tensor) -> Score:
     """Score outputs [n, ...] against targets [n, ...], n at least 1; raises MethodError if an output is not finite.
 
     classification   right: the number of samples with the largest output at the label
@@ -88,24 +91,25 @@ def scores_of(task: Task, outputs: Tensor, targets: Tensor) -> Scores:
             "figures; look for inputs that the net does not take, or set training.lr lower"
         )
     losses = per_sample(task)(wide, targets).tolist()
-    loss = math.fsum(losses) / len(losses)  # depends neither on the order of samples nor on the machine
+    # The mean depends neither on the order of samples nor on the machine.
+    n, loss = len(losses), math.fsum(losses) / len(losses)
     if task.kind == "regression":
         errors = (wide - targets.double()).square().sum(1)
-        return Scores(loss, 0, (float(errors.mean()),), outcomes=_bytes(errors.numpy()))
+        return Score(n, loss, 0, (float(errors.mean()),), outcomes=_bytes(errors.numpy()))
     if task.kind == "segmentation":
         both, either = _overlap(outputs.argmax(1), targets, task.classes)
         sums = both.sum(0), either.sum(0)
         digest = tuple(tuple(counts.tolist()) for counts in sums)
-        return Scores(loss, 0, _without_nan(_dice(*sums)), digest, _bytes(_dice_parts(both, either)))
+        return Score(n, loss, 0, _without_nan(_dice(*sums)), digest, _bytes(_dice_parts(both, either)))
     correct = (outputs.argmax(1) == targets).to(torch.uint8)
     if task.kind == "classification":
-        return Scores(loss, int(correct.sum()), outcomes=correct.numpy().tobytes())
+        return Score(n, loss, int(correct.sum()), outcomes=correct.numpy().tobytes())
     margins, labels = (wide[:, 1] - wide[:, 0]).numpy(), targets.numpy()
     digest = tuple(margins.tolist()), tuple(labels.astype(np.float64).tolist())
-    return Scores(loss, int(correct.sum()), _ranked(margins, labels), digest)
+    return Score(n, loss, int(correct.sum()), _ranked(margins, labels), digest)
 
 
-def pooled(task: Task, parts: Sequence[tuple[int, Scores]]) -> Figures:
+def pooled(task: Task, parts: Sequence[tuple[int, Score]]) -> Figures:
     """Return `task.figures` over the samples of several clients together, from (samples, scores) of each client.
 
     Each client has at least one sample. A figure that needs clients' digests is None if a digest is missing: over a

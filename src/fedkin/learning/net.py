@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from hashlib import blake2b
+from types import MappingProxyType
 from typing import Any, Self
 
 import torch
@@ -150,7 +151,7 @@ class Net:
         named = self.module.tensors
         sent = {name: named[name].detach() for name in self.module.sent_names}
         copies = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in sent.items()}
-        self.initial: Params = _Fixed(copies)
+        self.initial: Params = MappingProxyType(copies)  # all participants start from this one object
         if not self.trainable:
             raise ConfigError("model: the net has no trainable parameter")
         self.channels_last: bool | None = None  # whether to compute with channels last; None: not decided yet
@@ -223,15 +224,9 @@ class Net:
     def _answer(self, task: Task, head: bool) -> Tensor:
         """Return the features, or outputs, of one made-up sample; raises ConfigError."""
         module = self.scratch().eval()
-        inputs = {
-            name: torch.ones(1, *shape, dtype=torch.int64)
-            if name in task.codes
-            else torch.zeros(1, *shape, dtype=self.dtype)
-            for name, shape in task.shapes.items()
-        }
         try:
             with torch.no_grad():
-                z = module.features(inputs if isinstance(task.shape, Mapping) else inputs["x"])
+                z = module.features(pytree.tree_map(lambda part: part[:1], sample_inputs(task, self.dtype)))
                 return module.head(z) if head else z
         except (RuntimeError, ValueError, IndexError, TypeError, KeyError, AttributeError) as error:
             codes = f" where {', '.join(task.codes)} holds token ids or category codes" if task.codes else ""
@@ -250,6 +245,16 @@ class Net:
         return sum(self.initial[name].numel() for name in self.trainable)
 
 
+def sample_inputs(task: Task, dtype: torch.dtype) -> Any:
+    """Return two made-up inputs of the task's shape: ones for token ids and codes, else values from -1 to 1."""
+    inputs: dict[str, Tensor] = {}
+    for name, shape in task.shapes.items():
+        size = torch.Size((2, *shape))
+        values = torch.linspace(-1, 1, size.numel(), dtype=dtype).reshape(size)
+        inputs[name] = torch.ones(size, dtype=torch.int64) if name in task.codes else values
+    return inputs if isinstance(task.shape, Mapping) else inputs["x"]
+
+
 def _check_cast(module: nn.Module, dtype: torch.dtype) -> None:
     """Raise ConfigError for tensors that are complex, or whose values do not fit into the net's type."""
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
@@ -266,22 +271,6 @@ def _check_cast(module: nn.Module, dtype: torch.dtype) -> None:
                 f"model: {name!r} holds values of {values.dtype} that {dtype} does not: hand over module.to({dtype}), "
                 "or set run.dtype = 'float64'"
             )
-
-
-class _Fixed(Mapping[str, Tensor]):
-    """Read-only parameters: all participants start from this one object."""
-
-    def __init__(self, params: dict[str, Tensor]) -> None:
-        self._params = params
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self._params[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._params)
-
-    def __len__(self) -> int:
-        return len(self._params)
 
 
 def _redraw(part: nn.Module) -> None:

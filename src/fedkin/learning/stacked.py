@@ -380,9 +380,15 @@ def _fit(
         like = {name: net.initial[name] for name in net.trainable}
         mu, start = loss.weight, _stack_of([member.extras["start"] for member in members], like, device)
         loss = loss.loss
-    step = _optimiser_of(training, batches.seeds if chain.has(nn.Dropout) else (), mu, start)
+    plain = training.optimiser == "sgd" and not training.momentum and training.clip is None
+    generators = [torch.Generator().manual_seed(seed) for seed in (batches.seeds if chain.has(nn.Dropout) else ())]
+    step = (PlainSgd if plain else Step)(training, generators, mu, start)
+    layers: list[Layer] = [LAYERS[type(part)](name, part) for name, part in chain.layers]
+    for before, layer in pairwise(layers):
+        if isinstance(layer, Relu):
+            layer.in_place = isinstance(before, Linear)  # a Linear does not need its output again
     ends = _HeadAndLoss(loss, Linear("head", chain.head), members, device)
-    totals = _train(stack, batches, _layers_of(chain), ends, step)
+    totals = _train(stack, batches, layers, ends, step)
     return _results(batches, stack, ends.carries(), totals.to(CPU).tolist())
 
 
@@ -413,20 +419,6 @@ def _train(
             slope = layers[k].backward(slope, step, k > lowest)
         step.finish()
     return totals
-
-
-def _optimiser_of(training: Training, seeds: Sequence[int], mu: float, start: Mapping[str, Tensor]) -> Step:
-    plain = training.optimiser == "sgd" and not training.momentum and training.clip is None
-    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-    return (PlainSgd if plain else Step)(training, generators, mu, start)
-
-
-def _layers_of(chain: Chain) -> list[Layer]:
-    layers = [LAYERS[type(part)](name, part) for name, part in chain.layers]
-    for before, layer in pairwise(layers):
-        if isinstance(layer, Relu):
-            layer.in_place = isinstance(before, Linear)  # a Linear does not need its output again
-    return layers
 
 
 def _results(

@@ -75,7 +75,7 @@ class Training(Settings):
     augment: Augment | None = None
 
     @model_validator(mode="after")
-    def _check_amounts(self) -> Self:
+    def _check(self) -> Self:
         if self.local_steps is not None and self.local_epochs is not None:
             raise ValueError("give local_steps or local_epochs, not both")
         if self.batch_size != "all" and self.batch_size < 1:
@@ -84,10 +84,6 @@ class Training(Settings):
             self.clients_per_round <= 0 or (self.clients_per_round > 1 and self.clients_per_round % 1)
         ):
             raise ValueError('clients_per_round must be a whole number, a fraction below 1, or "all"')
-        return self
-
-    @model_validator(mode="after")
-    def _check_optimiser(self) -> Self:
         if (self.schedule == "step") != (self.step_every is not None):
             raise ValueError('give step_every, a number of rounds, with schedule = "step", and with no other')
         if not all(0 <= beta < 1 for beta in self.betas):

@@ -5,15 +5,11 @@ Li, Jiang, Zhang, Kamp, Dou. FedBN: federated learning on non-IID features via l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from torch import nn
 
-from fedkin.flow import ClientFlow, Message, phase
-from fedkin.forms import COUNT, Weights
+from fedkin.forms import Weights
 from fedkin.learning.net import Net
 from fedkin.methods.blocks.partial import PartialModel
-from fedkin.views import ClientView
 
 _KINDS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.LocalResponseNorm)
 
@@ -34,11 +30,4 @@ class FedBN(PartialModel):
     title = "FedBN"
     paper = "Li et al., ICLR 2021"
     travels = "the model without normalisation layers, down and up"
-
-    def shared_names(self, net: Net) -> Sequence[str]:
-        return without_normalisation(net)
-
-    @phase(params=Weights(part=without_normalisation), n=COUNT)
-    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
-        """Train the complete model; send the shared parameters."""
-        return (yield from self.update(client, message))
+    sent = Weights(part=without_normalisation)

@@ -5,13 +5,8 @@ Arivazhagan, Aggarwal, Singh, Choudhary. Federated learning with personalization
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from fedkin.flow import ClientFlow, Message, phase
-from fedkin.forms import BODY, COUNT
-from fedkin.learning.net import Net, body_of
+from fedkin.forms import BODY
 from fedkin.methods.blocks.partial import PartialModel
-from fedkin.views import ClientView
 
 
 class FedPer(PartialModel):
@@ -24,11 +19,4 @@ class FedPer(PartialModel):
     title = "FedPer"
     paper = "Arivazhagan et al., 2019"
     travels = "the body, down and up"
-
-    def shared_names(self, net: Net) -> Sequence[str]:
-        return list(body_of(net.initial))
-
-    @phase(params=BODY, n=COUNT)
-    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
-        """Train both parts; send the body."""
-        return (yield from self.update(client, message))
+    sent = BODY

@@ -6,14 +6,12 @@ Pillutla, Malik, Mohamed, Rabbat, Sanjabi, Xiao. Federated learning with partial
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
-from fedkin.flow import ClientFlow, Message, phase
-from fedkin.forms import COUNT, HEAD
-from fedkin.learning.net import Net, head_of
+from fedkin.flow import Message
+from fedkin.forms import HEAD
 from fedkin.methods.blocks.partial import PartialModel
-from fedkin.views import ClientView, ServerView
+from fedkin.views import ServerView
 
 
 class FedSim(PartialModel):
@@ -27,16 +25,9 @@ class FedSim(PartialModel):
     paper = "Pillutla et al., ICML 2022"
     travels = "the head, down and up"
     unlike_models = True
+    sent = HEAD
 
     predict: Literal["shared", "own"] = "shared"
-
-    def shared_names(self, net: Net) -> Sequence[str]:
-        return list(head_of(net.initial))
-
-    @phase(params=HEAD, n=COUNT)
-    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
-        """Put the shared head on the client's body, train both, and send the head."""
-        return (yield from self.update(client, message))
 
     def offer(self, server: ServerView, id: str) -> Message:
         return super().offer(server, id) if self.predict == "shared" else Message()

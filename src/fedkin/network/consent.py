@@ -268,11 +268,22 @@ def _describe(form: Form, context: Context) -> _Described:
             field = _describe(form.form, context)
             return replace(field, words=f"perhaps: {field.words}") if _wanted(form, context) is None else field
         case Weights():
-            return _describe_weights(form, context)
+            tensors = {name: context.net.initial[name] for name in form.names(context.net)}
+            size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+            shapes = [f"{name} {list(tensor.shape)}" for name, tensor in tensors.items()]
+            more = f" and {len(shapes) - 6} more tensors" if len(shapes) > 6 else ""
+            return _Described(f"of the net: {', '.join(shapes[:6])}{more}", size, size)
         case Shaped():
-            return _describe_numbers(form, context)
+            lengths = [_length(dim, context) for dim in form.dims]
+            width = (form.dtype or context.net.dtype).itemsize
+            bounds = [most for _, most in lengths if most is not None]
+            bound = math.prod(bounds) * width if len(bounds) == len(lengths) else None
+            size = math.prod(words for words, _ in lengths if isinstance(words, int)) * width
+            return _Described(f"numbers [{', '.join(str(words) for words, _ in lengths)}]", size, bound)
         case Integers():
-            return _describe_integers(form, context)
+            words, most = _length(form.dim, context)
+            size = 8 * words if isinstance(words, int) else 0
+            return _Described(f"whole numbers [{words}]", size, None if most is None else 16 * most)
         case Each():
             field = _describe(form.form, context)
             return _Described(f"any number of: {field.words}", field.size)
@@ -286,29 +297,6 @@ _ONE_VALUE = {
     Integer: _Described("a whole number", 8, 32), Number: _Described("a number", 8, 32),
     Flag: _Described("true or false", 1, 32),
 }  # fmt: skip
-
-
-def _describe_integers(form: Integers, context: Context) -> _Described:
-    words, most = _length(form.dim, context)
-    size = 8 * words if isinstance(words, int) else 0
-    return _Described(f"whole numbers [{words}]", size, None if most is None else 16 * most)
-
-
-def _describe_weights(form: Weights, context: Context) -> _Described:
-    tensors = {name: context.net.initial[name] for name in form.names(context.net)}
-    size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
-    shapes = [f"{name} {list(tensor.shape)}" for name, tensor in tensors.items()]
-    more = f" and {len(shapes) - 6} more tensors" if len(shapes) > 6 else ""
-    return _Described(f"of the net: {', '.join(shapes[:6])}{more}", size, size)
-
-
-def _describe_numbers(form: Shaped, context: Context) -> _Described:
-    lengths = [_length(dim, context) for dim in form.dims]
-    width = (form.dtype or context.net.dtype).itemsize
-    bounds = [most for _, most in lengths if most is not None]
-    bound = math.prod(bounds) * width if len(bounds) == len(lengths) else None
-    size = math.prod(words for words, _ in lengths if isinstance(words, int)) * width
-    return _Described(f"numbers [{', '.join(str(words) for words, _ in lengths)}]", size, bound)
 
 
 def _length(dim: Dim, context: Context) -> tuple[int | str, int | None]:

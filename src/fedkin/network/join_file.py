@@ -129,16 +129,12 @@ class Join(Settings):
         return value
 
     @model_validator(mode="after")
-    def _holders_are_members(self) -> Self:
+    def _check_members(self) -> Self:
         for name, member in self.members.items():
             if member.certificate:
                 _check_holder(member.certificate, name)
         if self.server and self.server not in self.members:
             raise ValueError(f"server: {escaped(self.server, 64)!r} is not one of the members")
-        return self
-
-    @model_validator(mode="after")
-    def _is_reached(self) -> Self:
         listening = [name for name, member in self.members.items() if member.locator]
         if self.router and (self.router == self.server or self.router not in listening):
             raise ValueError("router: expected a member with a locator that is not the server")

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from fedkin.engines.accounting import Work
 from fedkin.engines.failures import Failure, TooFew
-from fedkin.engines.results import Missing, Outcome, Score, Undelivered
+from fedkin.engines.results import Missing, Outcome, Undelivered
 from fedkin.engines.rounds import Engine
 from fedkin.engines.setup import Setup
 from fedkin.engines.site import Site
@@ -19,7 +19,7 @@ from fedkin.engines.transport import Validator
 from fedkin.errors import MethodError, RunError, first_few
 from fedkin.federation import Entry, Roster
 from fedkin.flow import Message
-from fedkin.learning.metrics import LARGEST
+from fedkin.learning.metrics import LARGEST, Score
 from fedkin.network.consent import largest_message
 from fedkin.network.link import LinkError, Missed
 from fedkin.network.messages import Answer, Order, ReleaseReport, Scored, encode, read, tree_of

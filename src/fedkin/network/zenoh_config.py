@@ -26,8 +26,8 @@ _QUEUE, _BLOCKED_US = 16, 10_000_000
 _ANSWER, _ASK = ["reply", "declare_queryable"], ["query"]
 _TOKEN, _WATCH = ["liveliness_token"], ["liveliness_query", "declare_liveliness_subscriber"]
 
-# What a link may carry: (flow, messages, keys).
-_Rule = tuple[str, list[str], list[str]]
+# What a link may carry: (messages, their keys if they come in, their keys if they go out).
+_Rule = tuple[list[str], list[str], list[str]]
 
 
 def participant_config(
@@ -41,14 +41,10 @@ def participant_config(
     rules: dict[str, list[_Rule]] = {}
     for name in others:
         rules.setdefault(router or name, []).extend([
-            ("ingress", _ANSWER, [f"{KEY}/{name}/{me}"]),
-            ("ingress", _ASK, [f"{KEY}/{me}/{name}"]),
-            ("ingress", _TOKEN, [f"{ALIVE}/{name}"]),
-            ("egress", _ANSWER, [f"{KEY}/{me}/{name}"]),
-            ("egress", _ASK, [f"{KEY}/{name}/{me}"]),
-            ("egress", _TOKEN, [f"{ALIVE}/{me}"]),
-            ("ingress", _WATCH, [f"{ALIVE}/*"]),
-            ("egress", _WATCH, [f"{ALIVE}/*"]),
+            (_ANSWER, [f"{KEY}/{name}/{me}"], [f"{KEY}/{me}/{name}"]),
+            (_ASK, [f"{KEY}/{me}/{name}"], [f"{KEY}/{name}/{me}"]),
+            (_TOKEN, [f"{ALIVE}/{name}"], [f"{ALIVE}/{me}"]),
+            (_WATCH, [f"{ALIVE}/*"], [f"{ALIVE}/*"]),
         ])  # fmt: skip
     return _settings("client" if router else "peer", identity, rules, listen, dial)
 
@@ -57,16 +53,13 @@ def router_config(identity: Identity, names: Iterable[str], listen: Sequence[str
     """Return the settings of a router's session, as JSON: each participant asks and answers only in its own name."""
     names, rules = sorted(names), dict[str, list[_Rule]]()
     for name in names:
+        own = [f"{KEY}/{name}/{other}" for other in names if other != name]
         rules[name] = [
-            ("ingress", _ANSWER, [f"{KEY}/{name}/{other}" for other in names if other != name]),
-            ("ingress", _ASK, [f"{KEY}/*/{name}"]),
-            ("ingress", _TOKEN, [f"{ALIVE}/{name}"]),
-            ("egress", ["reply"], [f"{KEY}/*/{name}"]),
-            ("egress", ["declare_queryable"], [f"{KEY}/*/*"]),
-            ("egress", _ASK, [f"{KEY}/{name}/*"]),
-            ("egress", _TOKEN, [f"{ALIVE}/*"]),
-            ("ingress", _WATCH, [f"{ALIVE}/*"]),
-            ("egress", _WATCH, [f"{ALIVE}/*"]),
+            (["reply"], own, [f"{KEY}/*/{name}"]),
+            (["declare_queryable"], own, [f"{KEY}/*/*"]),
+            (_ASK, [f"{KEY}/*/{name}"], [f"{KEY}/{name}/*"]),
+            (_TOKEN, [f"{ALIVE}/{name}"], [f"{ALIVE}/*"]),
+            (_WATCH, [f"{ALIVE}/*"], [f"{ALIVE}/*"]),
         ]
     return _settings("router", identity, rules, listen, [])
 
@@ -107,11 +100,12 @@ def _access_control(rules_by_name: Mapping[str, list[_Rule]]) -> dict[str, Any]:
     rules, subjects, policies = list[dict[str, Any]](), list[dict[str, Any]](), list[dict[str, Any]]()
     for name, allowed in rules_by_name.items():
         ids = []
-        for flow, messages, keys in allowed:
-            ids.append(f"rule{len(rules)}")
-            rules.append({
-                "id": ids[-1], "permission": "allow", "messages": messages, "flows": [flow], "key_exprs": keys,
-            })  # fmt: skip
+        for messages, *ways in allowed:
+            for flow, keys in zip(("ingress", "egress"), ways, strict=True):
+                ids.append(f"rule{len(rules)}")
+                rules.append({
+                    "id": ids[-1], "permission": "allow", "messages": messages, "flows": [flow], "key_exprs": keys,
+                })  # fmt: skip
         subjects.append({"id": name, "cert_common_names": [name]})
         policies.append({"rules": ids, "subjects": [name]})
     tables = {"rules": rules, "subjects": subjects, "policies": policies}

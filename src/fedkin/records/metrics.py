@@ -79,7 +79,7 @@ def _pooled_share(tested: Sequence[Score]) -> dict[str, Any]:
 def _further_figures(tested: Sequence[Score], task: Task) -> dict[str, Any]:
     """The figures that tasks other than classification have."""
     row: dict[str, Any] = {}
-    together = pooled(task, [(score.n, score.scores) for score in tested])
+    together = pooled(task, [(score.n, score) for score in tested])
     determined = [(value, score.n) for score in tested if (value := value_of(score)) is not None]
     if determined:
         values, weights = zip(*determined, strict=True)

@@ -61,7 +61,7 @@ class InferJob:
 
 @dataclass(frozen=True, eq=False)
 class ScoreJob:
-    """A job that scores parameters on the test samples of some clients; the result is [Scores, ...]."""
+    """A job that scores parameters on the test samples of some clients; the result is [Score, ...]."""
 
     ids: tuple[str, ...]
     params: Params
@@ -138,7 +138,7 @@ def with_own_rows(client: Client) -> Client:
 
 
 def carry_out(job: Job, net: Net, modules: Modules, federation: Mapping[str, Any]) -> Any:
-    """Do one job in this process, with its own net or `net`; returns Fitted, Tensor, or a list of Scores."""
+    """Do one job in this process, with its own net or `net`; returns Fitted, Tensor, or a list of Score."""
     net = job.net or net
     module = modules(net)
     if isinstance(job, ScoreJob):

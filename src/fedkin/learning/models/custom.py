@@ -8,7 +8,7 @@ import logging
 import types
 import typing
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache, partial
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from fedkin.errors import ConfigError, nearest
 from fedkin.federation import Task
 from fedkin.learning.models.nets import Model
+from fedkin.learning.net import sample_inputs
 from fedkin.untrusted import error_text, escaped
 
 Pair: TypeAlias = tuple[nn.Module, nn.Module]
@@ -113,16 +114,6 @@ def cut(module: nn.Module, name: str) -> nn.Module:
     part = module.get_submodule(name)
     setattr(module.get_submodule(parent), field, nn.Identity())
     return part
-
-
-def sample_inputs(task: Task, dtype: torch.dtype) -> Any:
-    """Return two made-up inputs of the task's shape: ones for token ids and codes, else values from -1 to 1."""
-    inputs: dict[str, Tensor] = {}
-    for name, shape in task.shapes.items():
-        size = torch.Size((2, *shape))
-        values = torch.linspace(-1, 1, size.numel(), dtype=dtype).reshape(size)
-        inputs[name] = torch.ones(size, dtype=torch.int64) if name in task.codes else values
-    return inputs if isinstance(task.shape, Mapping) else inputs["x"]
 
 
 def _head_name(module: nn.Module, passed: list[str], task: Task, head: str | None) -> str:

@@ -7,7 +7,7 @@ Needs the extra: pip install 'fedkin[transformers]'. `examples/pretrained_nets.p
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from typing import Any, Literal
@@ -115,7 +115,9 @@ def _add_adapters(model: nn.Module, adapters: Adapters) -> None:
     linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     endings = sorted({name.rpartition(".")[2] for name in linear})
     on: Any = None if adapters.on is None else list(adapters.on)
-    _check_layers(model, on or (), endings)
+    for end in on or ():
+        if not any(f".{name}".endswith(f".{end}") for name, _ in model.named_modules() if name):
+            raise ConfigError(f"model.adapters.on: no layer {end!r}; {nearest(end, endings)}")
     peft = library("peft")
     kind = getattr(getattr(model, "config", None), "model_type", None)
     if on is None and kind not in peft.utils.constants.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING:
@@ -131,14 +133,6 @@ def _add_adapters(model: nn.Module, adapters: Adapters) -> None:
             f"model.adapters: {error_text(error)}; its Linear layers are {', '.join(endings)}: name those that get "
             "adapters in `on`"
         ) from None
-
-
-def _check_layers(model: nn.Module, on: Sequence[str], endings: Sequence[str]) -> None:
-    """Raise ConfigError for an ending that no layer's name has."""
-    names = [f".{name}" for name, _ in model.named_modules() if name]
-    for end in on:
-        if not any(name.endswith(f".{end}") for name in names):
-            raise ConfigError(f"model.adapters.on: no layer {end!r}; {nearest(end, endings)}")
 
 
 class Packaged(nn.Module):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
-from fedkin.flow import ClientFlow, Fit, Message, Params, ServerFlow
+from fedkin.flow import ClientFlow, Fit, Message, Params, ServerFlow, phase
+from fedkin.forms import COUNT, Fields, Weights
 from fedkin.learning.net import Net
 from fedkin.methods.blocks.averaging import AveragedModel
 from fedkin.views import ClientView, ServerView
@@ -14,17 +15,24 @@ from fedkin.views import ClientView, ServerView
 class PartialModel(AveragedModel):
     """u <- sum_k n_k u_k / sum_k n_k for the shared part u; the other parameters v_k are each client's own.
 
-    A method defines the shared parameters (`shared_names`) and its phase `train`. Both parts are trained at once,
-    unless the method overrides `trained`. weights: "samples" weighs a client by n_k, "equal" gives all clients the same
+    A method defines `sent`, the form of the shared parameters. Both parts are trained at once, unless the method
+    overrides `trained`. weights: "samples" weighs a client by n_k, "equal" gives all clients the same
     weight. aggregate: the rule that combines the shared parts, by default the mean
     (`fedkin.learning.aggregate.aggregated`).
     """
 
     kind = "personalised"
+    sent: ClassVar[Weights]
+
+    @classmethod
+    def declared(cls, phase: str) -> Sequence[Fields] | None:
+        """Return what `@phase` declared; a phase `train` that declares nothing sends the shared part and n."""
+        fields = super().declared(phase)
+        return [{"params": cls.sent, "n": COUNT}] if fields is None and phase == "train" else fields
 
     def shared_names(self, net: Net) -> Sequence[str]:
         """Names of the shared parameters and buffers, in the net's order."""
-        raise NotImplementedError
+        return self.sent.names(net)
 
     def shared(self, net: Net, params: Mapping[str, Any]) -> Params:
         """The shared part of a model."""
@@ -35,7 +43,8 @@ class PartialModel(AveragedModel):
     def join(self, client: ClientView) -> None:
         client.state["params"] = client.initial
 
-    def update(self, client: ClientView, message: Message) -> ClientFlow[Message]:
+    @phase
+    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Put the shared part into the client's own model, train, and send the shared part."""
         params = yield from self.trained(client, {**client.state["params"], **message.params})
         client.state["params"] = params

@@ -36,13 +36,16 @@ def client_app() -> Any:
 
 def relayed(message: Any, context: Any) -> Any:
     """Return the reply to a Flower message: what `fedkin flower node` answers, or why there is no answer."""
+    from flwr.app import ConfigRecord, Message, RecordDict
+
     path = context.node_config.get(SOCKET)
     try:
         if not path:
             raise ValueError(f"its SuperNode's --node-config has no {SOCKET}, where fedkin flower node answers")
-        return reply_of(message, ask(str(path), letter_of(message)))
+        content = _record(ask(str(path), letter_of(message)))
     except (ConnectionError, ValueError) as error:
-        return refusal_of(message, str(error))
+        content = RecordDict({_WHY: ConfigRecord({"why": str(error)})})
+    return Message(content, reply_to=message)
 
 
 # -- Flower's messages --------------------------------------------------------------------------------------------
@@ -64,20 +67,6 @@ def letter_of(message: Any) -> bytes:
     if array.dtype != np.uint8:
         raise ValueError("not a message of fedkin")
     return bytes(array.tobytes())
-
-
-def reply_of(message: Any, letter: bytes) -> Any:
-    """Return a Flower message that replies to `message` with this letter."""
-    from flwr.app import Message
-
-    return Message(_record(letter), reply_to=message)
-
-
-def refusal_of(message: Any, why: str) -> Any:
-    """Return a Flower message that answers `message` with the reason why there is no letter."""
-    from flwr.app import ConfigRecord, Message, RecordDict
-
-    return Message(RecordDict({_WHY: ConfigRecord({"why": why})}), reply_to=message)
 
 
 def answer_of(message: Any) -> bytes:
