@@ -139,7 +139,7 @@ _SAVE = "save it as UTF-8 (in a spreadsheet: CSV UTF-8)"
 
 
 def _check_text(path: Path) -> None:
-    """Raise Refused for a file that is not UTF-8, naming the line; compressed files are unpacked for this check."""
+    """Raise Refused for a file that is not UTF-8 or has NUL bytes, naming the line; compressed ones are unpacked."""
     limit = most(path.stat().st_size)
     with _opened(path) as file:
         decoder, lines, read = codecs.getincrementaldecoder("utf-8")(), 1, 0
@@ -149,6 +149,9 @@ def _check_text(path: Path) -> None:
             read += len(block)
             if read > limit:
                 return  # the reader of the table raises the error
+            if (at := block.find(b"\0")) >= 0:
+                line = lines + block.count(b"\n", 0, at)
+                raise Refused(f"line {line} has a NUL byte: the file is damaged, or no text; restore it")
             before = decoder.getstate()[0]
             try:
                 decoder.decode(block)
