@@ -19,7 +19,7 @@ from fedkin.records import reading
 from fedkin.records.files import json_bytes
 from fedkin.records.reading import PlanFile
 from fedkin.records.run import Result
-from fedkin.running.experiment import Experiment, resolve_changes
+from fedkin.running.experiment import SAMPLES, Experiment, resolve_changes
 from fedkin.running.grid import Cell, Choice, HoldOut, Runs, Watchers, check_choices, combinations, run_plan, values_of
 from fedkin.running.plugins import own_section
 from fedkin.settings import Span, flat, tunables
@@ -267,6 +267,10 @@ def tune(
     search = choices if isinstance(choices, Equal) else _Grid(choices)
     if isinstance(search, _Grid):
         check_choices(search.choices, methods, search.option)
+        for choice in search.choices:
+            if choice.path.partition(".")[0] in SAMPLES:
+                why = "figures on other samples choose nothing; --grid shows the figures of each"
+                raise ConfigError(f"{search.option} {choice.path}: {why}")
     base = Runs(experiment, data_root, hold=hold)
     metric = base.federation(seeds[0]).task.metric
     tuning = _Tuning(experiment, search, hold, metric, {name: base.for_method(name) for name in methods})
