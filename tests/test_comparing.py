@@ -162,7 +162,7 @@ def test_a_sweep_on_a_federation(tmp_path: Path) -> None:
         ({"methods": ["local"], "seeds": "4-0"}, "seeds 4-0: expected the smaller number first"),
         ({"methods": ["local"], "seeds": None}, "or a text such as '0-4', got None"),
         ({"methods": ["local"], "seeds": []}, "seeds: at least one is needed"),
-        ({"methods": ["local"], "seeds": [0, 0]}, "seeds: at least one is needed, and none twice"),
+        ({"methods": ["local"], "seeds": [0, 0]}, "seeds: 0 is named twice; expected each once"),
         ({"methods": ["local"], "seeds": [0, True]}, "or a text such as '0-4', got True"),
         ({"methods": ["local"], "seeds": 0.5}, "or a text such as '0-4', got 0.5"),
         ({"methods": ["local"], "seeds": np.array([0, -1])}, "or a text such as '0-4', got "),
@@ -285,7 +285,10 @@ def test_methods_that_cannot_be_used_are_refused(on: Any, methods: Any, words: s
 
 
 def test_errors_name_arguments_and_not_options_of_the_command() -> None:
-    for grid, words in (({}, "grid: at least one"), ({"method.mu": [-1.0]}, r"grid for fedprox: method\.mu")):
+    for grid, words in (
+        ({}, "grid: at least one"), ({"method.mu": [-1.0]}, r"grid for fedprox: method\.mu"),
+        ({"method.mu": []}, r"grid method\.mu: at least one"), ({"run.seed": [1, 2]}, r"grid run\.seed: every comb"),
+    ):  # fmt: skip
         with pytest.raises(ConfigError, match=f"^{words}"):
             fedkin.sweep(small_federation(), "fedprox", grid)
     with pytest.raises(ConfigError, match=r"^changes: 'lr' is a value"):

@@ -201,7 +201,7 @@ def test_resume_after_a_cut(experiment: Path) -> None:
         (["run", "small.toml", "--out", "small.toml"], "it exists and is not an empty folder"),
         (["compare", "small.toml", "--methods", "local,sfmtl-grpah"], "no 'sfmtl-grpah'; did you mean 'sfmtl-graph'?"),
         (["compare", "small.toml", "--methods", "local,,x"], "expected names separated by commas"),
-        (["compare", "small.toml", "--methods", "local,local"], "at least one is needed, and none twice"),
+        (["compare", "small.toml", "--methods", "local,local"], "methods: local is named twice; expected each once"),
         (["compare", "small.toml", "--seeds", "4-0"], "expected the smaller number first"),
         (["list", "methods", "sfmtl-grpah"], "no 'sfmtl-grpah'; did you mean 'sfmtl-graph'?"),
         (["list", "scenarios", "rotated"], "no 'rotated'; did you mean 'rotated-masked'?"),

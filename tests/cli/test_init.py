@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 
 from cli.invoked import refused, said
+from fedkin.data.inspection import Finding
 from fedkin.federation import Federation
 from fedkin.records.files import read_json
 from fedkin.records.run import read_run
 from fedkin.running.experiment import load
+from fedkin.running.init_experiment import FirstExperiment
 
 Arrays = dict[str, Any]
 SITES = ("north", "south", "west")
@@ -240,6 +242,13 @@ class TestSaved:
         data = save({"label": [0, 1] * 10, "x": [1.0] * 20, "client": ["a", "b"] * 10})
         (data / "dataset_info.json").write_text("{")
         assert "saved: cannot be opened (JSONDecodeError" in refused("init", data)
+
+
+def test_the_experiment_names_the_clients_that_a_finding_is_about() -> None:
+    findings = (Finding("few", "2 of 3 clients have few rows", ("a", "b")), Finding("constant", "column 'x'", ("x",)))
+    assert FirstExperiment({}, findings).text.splitlines()[1:] == [
+        "# few: 2 of 3 clients have few rows: a, b", "# constant: column 'x'",
+    ]  # fmt: skip
 
 
 def test_codes_with_leading_zeros_become_categories(tmp_path: Path) -> None:

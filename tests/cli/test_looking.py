@@ -45,3 +45,10 @@ def test_clients_with_classes_of_their_own_are_skewed(tmp_path: Path) -> None:
 def test_options_of_tables_are_refused(tmp_path: Path, command: list[str]) -> None:
     for words in (["--target", "died"], ["--leave-out", "a"]):
         assert f"{words[0]}: not for these data" in refused(*command, written(tmp_path), *words)
+
+
+def test_an_empty_cell_is_no_value_of_its_column(tmp_path: Path) -> None:
+    place = tmp_path / "stays.csv"
+    place.write_text("site,age,died\nn,,0\ns,2,1\nn,3,0\nn,,1\n")
+    column = json.loads(said("init", "--look", place, "--json"))["columns"][1]
+    assert (column["empty"], column["different"], column["values"]) == (2, 2, ["2", "3"])

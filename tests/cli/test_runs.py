@@ -15,7 +15,7 @@ from fedkin.cli import app
 from fedkin.records.listing import listed, listed_difference, read_listed
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import run_experiment
-from tiny import TABLE, CutAt
+from tiny import TABLE, CutAt, reseal
 
 
 @pytest.fixture(scope="module")
@@ -122,4 +122,6 @@ def test_a_damaged_run_is_one_line(
 ) -> None:
     shutil.copytree(folder / "deep" / "one", tmp_path / "run")
     (tmp_path / "run" / file).write_text(content)
+    assert terminal.refused("runs", "--in", tmp_path).startswith(f"{tmp_path / 'run' / file}: not as it was written")
+    reseal(tmp_path / "run")
     assert terminal.refused("runs", "--in", tmp_path).startswith(f"{tmp_path / 'run' / file}: {expected}")

@@ -234,6 +234,13 @@ def test_a_number_too_large_to_be_one_is_named() -> None:
         Federation.from_frame(whole, target="died", client="hospital", test_fraction=0)
 
 
+def test_a_target_too_large_to_be_one_is_named_also_in_a_test_row() -> None:
+    whole = frame().assign(part=["test" if row % 5 == 0 else "train" for row in range(120)])
+    whole.loc[5, "age"] = 1e140
+    with pytest.raises(DataError, match=r"frame: target 'age': 1e\+140 in row 5 is no measurement"):
+        Federation.from_frame(whole, target="age", client="hospital", split="part")
+
+
 @pytest.mark.parametrize("column", ["hospital", "patient"])
 def test_names_that_end_in_nul_are_refused(column: str) -> None:
     whole = frame().assign(patient=[f"p{row // 3}" for row in range(120)])

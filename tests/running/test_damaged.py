@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -13,6 +14,8 @@ from typer.testing import CliRunner
 from fedkin import codec
 from fedkin.cli import app
 from fedkin.errors import DataError, RunError
+from fedkin.graph import load_graph
+from fedkin.records.listing import listed
 from fedkin.records.run import read_run
 from fedkin.report.collect import collect
 from fedkin.running.experiment import Experiment
@@ -118,6 +121,41 @@ def test_a_comparison_names_the_run_that_is_damaged(runs: Path, tmp_path: Path) 
     with pytest.raises(RunError, match="not readable as the experiment of a run") as caught:
         compare(Runs(EXPERIMENT), ["sfmtl-graph"], [0], tmp_path / "all")
     assert str(inside / "experiment.toml") in str(caught.value)
+
+
+# Changed in such a way that the file can still be read.
+CHANGES = {
+    "experiment.toml": ("rounds = 4", "rounds = 9"),
+    "summary.json": ('"mean": 0.', '"mean": 0.9'),
+    "timing.jsonl": ('"total": ', '"total": 7'),
+}
+
+
+@pytest.mark.parametrize("file", [*CHANGES, "graphs", "features"])
+def test_a_report_shows_nothing_of_a_changed_file(runs: Path, tmp_path: Path, file: str) -> None:
+    folder = shutil.copytree(runs / "whole", tmp_path / "run")
+    path = folder / file
+    if file in CHANGES:
+        path.write_text(path.read_text().replace(*CHANGES[file]))
+    elif file == "graphs":
+        path = max(path.iterdir())
+        graph = load_graph(path)
+        replace(graph, weights=graph.weights / 2).save(path)
+    else:
+        path = max(path.iterdir())
+        content = path.read_bytes()
+        path.write_bytes(content[:-2] + bytes([content[-2] ^ 1, content[-1]]))
+    with pytest.raises(RunError, match="not as it was written") as caught:
+        collect([folder])
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("file", ["experiment.toml", "summary.json"])
+def test_a_list_of_runs_shows_nothing_of_a_changed_file(runs: Path, tmp_path: Path, file: str) -> None:
+    folder = shutil.copytree(runs / "whole", tmp_path / "run")
+    (folder / file).write_text((folder / file).read_text().replace(*CHANGES[file]))
+    with pytest.raises(RunError, match=f"{file}: not as it was written"):
+        listed([tmp_path])
 
 
 @pytest.mark.parametrize(("file", "content"), [("experiment.toml", b"\xff"), ("plan.json", b'{"methods": "local"}')])

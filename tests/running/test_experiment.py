@@ -44,6 +44,8 @@ def changed(path: str, value: Any) -> dict[str, Any]:
         ("model.hidden", [], r"^model\.hidden: "),
         ("run.engine", "locl", r"^run\.engine: no 'locl'; did you mean 'local'\?"),
         ("methods.sfmtl-grpah", {}, r"^methods: no 'sfmtl-grpah'; did you mean 'sfmtl-graph'\?"),
+        ("methods.local.scenario.clients", 4, r"^methods\.local\.scenario\.clients: methods are compared on"),
+        ("methods.local", {"data.seed": 1}, r"^methods\.local\.data\.seed: methods are compared on the same samples"),
         ("training.batch_size", True, "batch_size"), ("training.clients_per_round", True, "clients_per_round"),
         ("training.clip", True, "clip"), ("training.betas", [1.5, 2], "betas"), ("model.hidden", [-4], "hidden"),
         ("model.hidden", [0], "hidden"), ("method.graph.seed", 2**40, "seed"),

@@ -170,6 +170,21 @@ def test_options_that_mean_nothing(make: Any, says: str) -> None:
         make()
 
 
+@pytest.mark.parametrize(
+    ("path", "values", "says"),
+    [
+        ("scenario.clients", (4, 6), r"^--try scenario\.clients: figures on other samples choose nothing"),
+        ("data.seed", (0, 1), r"^--try data\.seed: figures on other samples choose nothing"),
+        ("run.seed", (0, 1), r"^--try run\.seed: every combination runs with the same seeds"),
+        ("training.lr", (0.1, 0.1), r"^--try training\.lr: lr=0\.1 is named twice; expected each once"),
+        ("training.lr", (), r"^--try training\.lr: at least one is needed"),
+    ],
+)
+def test_what_a_tuning_cannot_choose_is_refused(path: str, values: tuple[Any, ...], says: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=says):
+        tune(Experiment.of(SHORT), ["local"], [Choice(path, values)], HoldOut("samples", 0.3), [0], Path(), tmp_path)
+
+
 def test_settings_are_checked_before_anything_is_written(tmp_path: Path) -> None:
     arguments: Any = (HoldOut("samples", 0.3), [0], Path(), tmp_path / "new")
     with pytest.raises(ConfigError, match=r"training\.lrr"):

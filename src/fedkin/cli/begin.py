@@ -15,7 +15,7 @@ import typer
 from fedkin.cli import options
 from fedkin.cli.exit_status import on_interrupt
 from fedkin.cli.output import print_lines, print_table, printed_as_json, say
-from fedkin.errors import ConfigError, RunError, first_few
+from fedkin.errors import ConfigError, RunError
 from fedkin.running.progress import make_console
 from fedkin.untrusted import escaped
 
@@ -119,8 +119,7 @@ def look_at(path: Path, given: DataOptions, data_root: Path | None, json: bool) 
 def print_findings(findings: Sequence[Finding], stderr: bool = False) -> None:
     """Print each finding with the columns or clients concerned."""
     for finding in findings:
-        about = f": {first_few(finding.about)}" if len(finding.about) > 1 else ""
-        say(f"{finding.kind}: {finding.text}{about}", stderr=stderr)
+        say(finding.sentence, stderr=stderr)
 
 
 def _print_columns(table: pa.Table, json: bool) -> None:
@@ -131,9 +130,10 @@ def _print_columns(table: pa.Table, json: bool) -> None:
     for name in table.column_names:
         column = table.column(name)
         kind = next(iter(kinds_of(table.select([name])).values()))
-        values = [str(value) for value in column.unique().to_pylist()[:3]]
+        different = column.drop_null().unique()
+        values = [str(value) for value in different.to_pylist()[:3]]
         rows.append({"column": name, "kind": kind, "type": str(column.type), "empty": column.null_count,
-                     "different": len(column.unique()), "values": values})  # fmt: skip
+                     "different": len(different), "values": values})  # fmt: skip
     if printed_as_json(json, {"rows": table.num_rows, "columns": rows}):
         return
     print_table(

@@ -15,6 +15,7 @@ import scipy
 from fedkin.data.csv_cells import is_number_like
 from fedkin.data.sources.tables import all_rare_columns, unnamed_codes
 from fedkin.data.table_files import column_notes
+from fedkin.errors import first_few
 from fedkin.federation.table_columns import Reading
 from fedkin.federation.table_encoding import Encoded, encoded
 from fedkin.federation.table_values import codes, numbers
@@ -65,6 +66,11 @@ class Finding:
     kind: Kind
     text: str
     about: tuple[str, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        """The finding in words, with the columns or clients concerned if there are several."""
+        return f"{self.kind}: {self.text}" + (f": {first_few(self.about)}" if len(self.about) > 1 else "")
 
 
 @dataclass(frozen=True)

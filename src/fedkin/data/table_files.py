@@ -138,7 +138,7 @@ _SAVE = "save it as UTF-8 (in a spreadsheet: CSV UTF-8)"
 
 
 def _check_text(path: Path) -> None:
-    """Raise Refused for a file that is not UTF-8, naming the line; compressed files are unpacked for this check."""
+    """Raise Refused for a file that is not UTF-8 or has NUL bytes, naming the line; compressed ones are unpacked."""
     limit, read = most(path.stat().st_size), 0
     with _opened(path) as file:
         for number, line in enumerate(iter(lambda: file.readline(limit + 1), b""), 1):
@@ -147,6 +147,8 @@ def _check_text(path: Path) -> None:
             read += len(line)
             if read > limit:
                 return  # the reader of the table raises the error
+            if 0 in line:
+                raise Refused(f"line {number} has a NUL byte: the file is damaged, or no text; restore it")
             try:
                 line.decode()
             except UnicodeDecodeError as error:

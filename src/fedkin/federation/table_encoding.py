@@ -22,7 +22,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from fedkin.errors import DataError
 from fedkin.federation.arrays import Flags
 from fedkin.federation.table_columns import Columns, Kind, Reading, columns_of
-from fedkin.federation.table_values import Column, codes, is_number, kinds_of, need_numbers, numbers, texts
+from fedkin.federation.table_values import Column, codes, is_number, kinds_of, need_numbers, numbers, row_at, texts
 from fedkin.tasks import Task
 from fedkin.untrusted import error_text, json_of
 
@@ -30,6 +30,8 @@ from fedkin.untrusted import error_text, json_of
 CLASSES = 20
 # The squares of larger numbers are not finite; such numbers are codes for missing values, such as the largest float.
 _LARGEST = 1e150
+# In float32, the square of an error of more deviations is not finite.
+_FARTHEST = 1e18
 _MISSING, _OTHER = "(missing)", "(other)"
 
 Count = Annotated[int, Field(ge=0, le=2**53)]
@@ -295,15 +297,24 @@ class Target(AsJson):
     def __call__(self, table: pa.Table, name: str) -> npt.NDArray[Any]:
         """Convert a column to targets: labels 0, 1, ... [n], or standardised numbers [n, 1].
 
-        Raises DataError for a value that is not a class.
+        Raises DataError for a value that is not a class, and for a number that is too large to be one.
         """
         if self.kind == "regression":
-            return ((numbers(table, name) - self.mean) / self.deviation).astype(np.float32)[:, None]
+            return self._standardised(table, name)
         index = {value: place for place, value in enumerate(self.classes)}
         try:
             return np.array([index[value] for value in texts(table, name)], dtype=np.int64)
         except KeyError as error:
             raise DataError(f"target {name!r}: {error} is none of {', '.join(self.classes)}") from None
+
+    def _standardised(self, table: pa.Table, name: str) -> npt.NDArray[np.float32]:
+        values = numbers(table, name)
+        far = np.abs(values - self.mean) > _FARTHEST * self.deviation
+        if far.any():
+            row = int(far.argmax())
+            what = f"{values[row]:g} in {row_at(table, row)} is no measurement"
+            raise DataError(f"target {name!r}: {what}; correct it, or leave such rows out")
+        return ((values - self.mean) / self.deviation).astype(np.float32)[:, None]
 
 
 def find_target(table: pa.Table, reading: Reading, columns: Columns, where: str) -> Target:
@@ -401,7 +412,11 @@ def encoded(
         profiles = profiles_of(columns, columns.inputs, columns.kinds, where)
         shared = Encoding.of(profiles, columns.kinds, reading.least), target
     encoding, target = shared
-    y, x = target(table, reading.target), encoding(columns.inputs)
+    try:
+        y = target(table, reading.target)
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from None
+    x = encoding(columns.inputs)
     if not x.shape[1]:
         others = ", ".join(columns.others)
         raise DataError(f"{where}: no column is left for the inputs; expected at least one beside {others}")

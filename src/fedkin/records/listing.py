@@ -86,10 +86,12 @@ def read_listed(folder: Path) -> Listed:
         runs = reading.runs_below(folder)
         hint = f"name a run inside it, for example {min(runs)}" if runs else "there is no run in it yet"
         raise RunError(f"{folder}: no run but a comparison or a tuning, which holds runs; {hint}")
+    reading.check_unchanged(folder, path.name)
     settings = reading.settings_in(path)
     if not end.is_file():
         rounds = reading.files_in(folder / "checkpoint", "safetensors")
         return Listed(folder, settings, None, max(rounds, default=0))
+    reading.check_unchanged(folder, end.name)
     summary = reading.summary_in(end)
     return Listed(folder, settings, summary, summary["rounds"])
 

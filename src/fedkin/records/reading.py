@@ -10,7 +10,7 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedkin.errors import RunError
-from fedkin.records.files import JSON_BYTES, SETTINGS_BYTES, read_json
+from fedkin.records.files import JSON_BYTES, SETTINGS_BYTES, faults, read_json, seal_of
 from fedkin.records.metrics import metric_of
 from fedkin.tasks import Metric
 from fedkin.untrusted import error_text, escaped, json_of, parquet_in, text_in, toml_of
@@ -241,6 +241,12 @@ _KINDS: Mapping[str, Callable[[pa.DataType], bool]] = {
     "numbers": pa.types.is_floating,
     "texts": lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind),
 }
+
+
+def check_unchanged(folder: Path, *names: str) -> None:
+    """Raise RunError for the first of these files that is not as the seal of its folder says."""
+    if wrong := faults(folder, seal_of(folder).files, names):
+        raise RunError(f"{wrong[0]}; {MEND}")
 
 
 def checked(form: type[M], value: Any, where: str | Path) -> M:

@@ -21,7 +21,7 @@ from fedkin.engines.results import SERVER
 from fedkin.errors import IN_PYTHON, ConfigError, GraphError, RunError, nearest
 from fedkin.graph import Graph, load_graph
 from fedkin.records import reading
-from fedkin.records.files import RESULT, describe_state_folder, faults, is_state, read_json, seal_of
+from fedkin.records.files import RESULT, describe_state_folder, is_state, read_json
 from fedkin.records.metrics import metric_of, value_of
 from fedkin.records.models import INDEX, StoredModels
 from fedkin.records.outcomes import read_outcomes
@@ -76,7 +76,7 @@ class Result:
     @cached_property
     def settings(self) -> dict[str, Any]:
         """The experiment as a table; empty for a run without a folder."""
-        path = None if self.folder is None else self.folder / "experiment.toml"
+        path = None if self.folder is None else self.unchanged(self.folder / "experiment.toml")
         return reading.settings_in(path) if path is not None and path.is_file() else {}
 
     @property
@@ -162,13 +162,19 @@ class Result:
     @property
     def timing(self) -> list[dict[str, Any]]:
         """The seconds of each round; empty for a run without a folder."""
-        path = None if self.folder is None else self.folder / "timing.jsonl"
+        path = None if self.folder is None else self.unchanged(self.folder / "timing.jsonl")
         return reading.lines_in(path, reading.TimingLine) if path is not None and path.is_file() else []
 
     @cached_property
     def features(self) -> dict[int, Path]:
         """The files of class means of features, by round; empty for a run without a folder."""
         return {} if self.folder is None else reading.files_in(self.folder / "features", "safetensors")
+
+    def unchanged(self, path: Path) -> Path:
+        """A file of this run; raises RunError if it is not as it was written."""
+        if self.folder is not None:
+            reading.check_unchanged(self.folder, path.relative_to(self.folder).as_posix())
+        return path
 
     # -- graphs ------------------------------------------------------------------------------------------------------
 
@@ -178,7 +184,7 @@ class Result:
         if isinstance(graph, Graph):
             return graph
         try:
-            loaded = load_graph(graph)
+            loaded = load_graph(self.unchanged(graph))
         except GraphError as error:
             raise RunError(str(error)) from None
         if strange := [id for id in loaded.ids if id not in self.client_facts]:
@@ -284,8 +290,7 @@ def read_run(folder: Path) -> Result:
             f"{folder}: no summary.json, so this is no finished run; --resume {folder}{IN_PYTHON} goes on with it"
         )
     # Check all files before reading: a single changed bit may crash the reader of a table.
-    if wrong := faults(folder, seal_of(folder).files, RESULT):
-        raise RunError(f"{wrong[0]}; {reading.MEND}")
+    reading.check_unchanged(folder, *RESULT)
     summary = reading.summary_in(folder / "summary.json")
     metric = metric_of(summary)
     rounds = reading.lines_in(folder / "rounds.jsonl", reading.RoundLine)

@@ -274,6 +274,7 @@ def _comparison(runs: Sequence[Result]) -> tuple[str, str] | None:
     experiment = home / "experiment.toml"
     if others or not (home / "plan.json").is_file() or not experiment.is_file():
         return None
+    reading.check_unchanged(home, "plan.json", "experiment.toml")
     planned = reading.plan_in(home)
     names, seeds = planned.methods, [str(seed) for seed in planned.seeds]
     if {f"{name}-seed{seed}" for name, seed in product(names, seeds)} != {folder.name for folder in folders}:

@@ -83,7 +83,7 @@ def features_of(run: Result, ids: Sequence[str], budget: FeatureBudget) -> dict[
 
 def _read(run: Result, round: int, clients: Container[str]) -> Features:
     """Read the features of a round; raises RunError if they belong to clients that are not in the run."""
-    features = read_features(run.features[round])
+    features = read_features(run.unchanged(run.features[round]))
     if strangers := [id for id in features.ids if id not in clients]:
         raise RunError(
             f"{run.features[round]}: features of client {strangers[0]!r}, which the run does not have; is the file "

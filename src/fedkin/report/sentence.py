@@ -106,6 +106,7 @@ def _validation(runs: Sequence[Result], candidates: Sequence[str]) -> reading.Va
 def validation_in(folder: Path) -> reading.Validation | None:
     """The results of a tuning, stored in this folder; None if there is no such file. Raises RunError."""
     path = folder / reading.VALIDATION
+    reading.check_unchanged(folder, reading.VALIDATION)
     return reading.record_in(path, reading.Validation) if path.is_file() else None
 
 

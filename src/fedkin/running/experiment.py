@@ -122,6 +122,8 @@ class RunSettings(EngineSettings):
 SECTIONS = (
     "name", "own", "data", "scenario", "model", "training", "method", "methods", "faults", "privacy", "run", "network",
 )  # fmt: skip
+# The sections that say which samples the clients have.
+SAMPLES = ("data", "scenario")
 
 _LOG = logging.getLogger("fedkin")
 
@@ -517,6 +519,10 @@ def _wrong_for(
     """The errors in a method's section, without the errors already found in the experiment."""
     try:
         changes_of(method, "methods")
+        for path in flat(_section(_section(table, "methods", {}), method, {})):
+            if (section := path.partition(".")[0]) in SAMPLES:
+                why = f"methods are compared on the same samples, so that only [{section}] says this"
+                return [f"methods.{method}.{path}: {why}"]
         _, wrong = _checked(_table_of(table, method)[0], given)
     except ConfigError as error:
         return [str(error)]

@@ -123,10 +123,13 @@ def combinations(choices: Sequence[Choice], method: str) -> list[dict[str, Any]]
 
 
 def check_choices(choices: Sequence[Choice], methods: Iterable[str], option: str) -> None:
-    """Raise ConfigError if there is no choice, a choice is repeated, or its method does not run here."""
-    _check_once(option, [(choice.method, choice.path) for choice in choices])
+    """Raise ConfigError for no choice, a repeated one or one of the seed, or a method that does not run here."""
+    _check_once(option, [f"{choice.method}:{choice.path}" if choice.method else choice.path for choice in choices])
     running = list(dict.fromkeys(split_control(name)[0] for name in methods))
     for choice in choices:
+        _check_once(f"{option} {choice.path}", [words({choice.path: value}) for value in choice.values])
+        if choice.path == "run.seed":
+            raise ConfigError(f"{option} {choice.path}: every combination runs with the same seeds; name them as seeds")
         if choice.method is not None and choice.method not in running:
             raise ConfigError(
                 f"{option} {choice.method}:{choice.path}: method {choice.method!r} does not run here; "
@@ -135,8 +138,10 @@ def check_choices(choices: Sequence[Choice], methods: Iterable[str], option: str
 
 
 def _check_once(option: str, names: Sequence[Any]) -> None:
-    if not names or len(set(names)) < len(names):
-        raise ConfigError(f"{option}: at least one is needed, and none twice")
+    if not names:
+        raise ConfigError(f"{option}: at least one is needed")
+    if (again := next((name for name in names if names.count(name) > 1), None)) is not None:
+        raise ConfigError(f"{option}: {again} is named twice; expected each once")
 
 
 def check_plan(folder: Path | None, plan: PlanFile) -> None:

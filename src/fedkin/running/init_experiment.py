@@ -70,7 +70,7 @@ class FirstExperiment:
         """The experiment file."""
         head = [
             "# A first experiment, written by fedkin init. The rate is a guess: `fedkin tune` finds a better one.",
-            *(f"# {finding.kind}: {escaped(finding.text)}" for finding in self.findings),
+            *(f"# {escaped(finding.sentence)}" for finding in self.findings),
             *(f"# {note}" for note in self.notes),
         ]
         return "\n".join(head) + "\n" + tomli_w.dumps(self.table)

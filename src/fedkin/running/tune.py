@@ -19,7 +19,7 @@ from fedkin.records import reading
 from fedkin.records.files import json_bytes
 from fedkin.records.reading import PlanFile
 from fedkin.records.run import Result
-from fedkin.running.experiment import Experiment, resolve_changes
+from fedkin.running.experiment import SAMPLES, Experiment, resolve_changes
 from fedkin.running.grid import Cell, Choice, HoldOut, Runs, Watchers, check_choices, combinations, run_plan, values_of
 from fedkin.running.plugins import own_section
 from fedkin.settings import Span, flat, tunables
@@ -239,6 +239,10 @@ def tune(
         tried: dict[str, Any] = {"equal": (choices.candidates, choices.rates, choices.seed)}
     else:
         check_choices(choices, methods, "--try")
+        for choice in choices:
+            if choice.path.partition(".")[0] in SAMPLES:
+                why = "figures on other samples choose nothing; --grid shows the figures of each"
+                raise ConfigError(f"--try {choice.path}: {why}")
         tried = {"values": values_of(choices)}
     base = Runs(experiment, data_root, hold=hold)
     metric = base.federation(seeds[0]).task.metric

@@ -107,6 +107,7 @@ def _latin(text: str) -> bytes:
         ("a,died,s\n1,0,x\n".encode("utf-32"), "UTF-32.*save it as UTF-8"),
         (_latin("größe,died,s\n1,0,x\n2,1,y\n"), "line 1: .*gr.*not UTF-8.*Latin-1.*save it as UTF-8"),
         (_latin("a,died,s\n1,0,x\n2,1,Köln\n"), "line 3: .*not UTF-8.*Latin-1.*save it as UTF-8"),
+        (b"a,died,s\n1,0,x\n2,1\0\0,y\n", "line 3 has a NUL byte: the file is damaged"),
     ],
 )
 def test_another_encoding_is_named(tmp_path: Path, data: bytes, said: str, packed: bool) -> None:
