@@ -9,7 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from fedkin.records.files import read_seal, stamp_of, write_seal
+from fedkin.running.experiment import Experiment
+from fedkin.running.loop import run_experiment
 
 TABLE: dict[str, Any] = {
     "name": "small",
@@ -42,6 +46,12 @@ class CutAt:
 
     def stopping(self) -> bool:
         return self.how == "stop" and self.now == self.round
+
+
+def cut(experiment: Experiment, folder: Path, round: int) -> None:
+    """A run that breaks off after a round."""
+    with pytest.raises(RuntimeError, match="cut"):
+        run_experiment(experiment, Path(), folder, watcher=CutAt(round))
 
 
 def reseal(folder: Path) -> None:

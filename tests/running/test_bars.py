@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import pty
@@ -17,6 +18,7 @@ import tomli_w
 from rich.console import Console
 
 from fedkin.running.progress import Progress, ProgressOfSeveral, StopFlag, make_console, round_figures
+from support import printed
 from tiny import TABLE
 
 
@@ -71,19 +73,14 @@ def test_a_dumb_terminal_gets_plain_lines_and_quiet_says_nothing(monkeypatch: py
 
 @pytest.mark.parametrize("width", [40, 80])
 def test_a_bar_fits_the_terminal(width: int) -> None:
-    text = io.StringIO()
-    console = Console(file=text, force_terminal=True, width=width, color_system=None)
-    stop = StopFlag()
+    stop, console = StopFlag(), Console(file=io.StringIO(), force_terminal=True, width=width)
     progress = Progress("sfmtl-graph", stop, console=console)
     progress.started(1000, 0)
     progress.round_done(row(1, 0.5, found=12))
     progress.round_done(row(2, None))
     (bar,) = stop.bars
     bar.stop()
-    screen = Console(file=io.StringIO(), force_terminal=True, width=width, color_system=None)
-    with screen.capture() as captured:
-        screen.print(bar.get_renderable())
-    (line,) = captured.get().splitlines()
+    (line,) = printed(bar.get_renderable(), width).splitlines()
     assert len(line) <= width
     assert width == 40 or "2/1000" in line
     assert width == 40 or "accuracy 0.500" in line
@@ -135,22 +132,16 @@ def test_the_time_left_for_all_is_that_of_runs_that_have_ended(monkeypatch: pyte
 @pytest.mark.slow
 def test_run_on_a_real_terminal(tmp_path: Path) -> None:
     """Through a pseudo-terminal: the bar is there while it runs, and gone from the end of the output."""
-    path = tmp_path / "small.toml"
-    path.write_text(tomli_w.dumps(TABLE))
+    (tmp_path / "small.toml").write_text(tomli_w.dumps(TABLE))
     ours, theirs = pty.openpty()
-    words = [sys.executable, "-c", "from fedkin.cli import main; main()", "run", str(path), "--rounds", "40"]
+    words = [sys.executable, "-m", "fedkin", "run", "small.toml", "--rounds", "40"]
     env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"}
     process = subprocess.Popen(words, stdin=theirs, stdout=subprocess.PIPE, stderr=theirs, cwd=tmp_path, env=env)
     os.close(theirs)
     seen = b""
-    while True:
-        try:
-            piece = os.read(ours, 65536)
-        except OSError:  # how Linux says that the other end is closed
-            break
-        if not piece:
-            break
-        seen += piece
+    with contextlib.suppress(OSError):  # how Linux says that the other end is closed
+        while piece := os.read(ours, 65536):
+            seen += piece
     out, _ = process.communicate(timeout=600)
     os.close(ours)
     assert process.returncode == 0, seen.decode()

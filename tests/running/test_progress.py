@@ -52,10 +52,8 @@ def test_a_run_that_is_cut_goes_on_from_where_it_was(
     how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def run(**more: Any) -> fedkin.Result:
-        settings = {"checkpoint_every": 1}
-        return fedkin.run(
-            "local", small_federation(), rounds=4, training=PLAN, settings=settings, out=tmp_path, progress=True, **more
-        )
+        more |= {"settings": {"checkpoint_every": 1}, "out": tmp_path, "progress": True}
+        return fedkin.run("local", small_federation(), rounds=4, training=PLAN, **more)
 
     with pytest.raises(Stop if how == "stop" else KeyboardInterrupt):
         run(watcher=CutAt(3, how))

@@ -19,7 +19,8 @@ from fedkin.graph import load_graph
 from fedkin.records.run import Result
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import Stop, run_experiment
-from tiny import TABLE, CutAt, assert_equal_runs
+from support import present
+from tiny import TABLE, CutAt, assert_equal_runs, cut
 
 # Files that a whole run of TABLE puts in place, one after another.
 WRITES = 55
@@ -37,8 +38,7 @@ def test_a_cut_run_ends_the_same(tmp_path: Path, whole: Result, round: int, how:
     with pytest.raises((RuntimeError, Stop)):
         run_experiment(experiment, Path(), folder, watcher=CutAt(round, how))
     result = run_experiment(experiment, Path(), folder)
-    assert whole.folder is not None
-    assert_equal_runs(whole.folder, folder)
+    assert_equal_runs(present(whole.folder), folder)
     for id, params in whole.models.items():
         assert all(torch.equal(params[name], result.models[id][name]) for name in params)
 
@@ -71,13 +71,11 @@ def test_a_write_that_fails_at_any_point_loses_nothing(
             run_experiment(experiment, Path(), folder)
             assert calls == WRITES
     run_experiment(experiment, Path(), folder)
-    assert whole.folder is not None
-    assert_equal_runs(whole.folder, folder)
+    assert_equal_runs(present(whole.folder), folder)
 
 
 def test_a_finished_run_is_read_back(whole: Result) -> None:
-    assert whole.folder is not None
-    again = run_experiment(Experiment.of(TABLE), Path(), whole.folder)
+    again = run_experiment(Experiment.of(TABLE), Path(), present(whole.folder))
     assert again.summary == whole.summary
     assert again.scores == whole.scores
     assert again.clients == whole.clients
@@ -85,10 +83,9 @@ def test_a_finished_run_is_read_back(whole: Result) -> None:
 
 
 def test_another_experiment_is_not_resumed(whole: Result) -> None:
-    assert whole.folder is not None
     other = Experiment.of(TABLE).with_changes(**{"training.lr": 0.2})
     with pytest.raises(RunError, match=r"differs from the experiment to resume.* training\.lr: 0\.1 there, 0\.2 here$"):
-        run_experiment(other, Path(), whole.folder)
+        run_experiment(other, Path(), present(whole.folder))
 
 
 @pytest.mark.parametrize(
@@ -106,8 +103,7 @@ def test_another_experiment_is_not_resumed(whole: Result) -> None:
 def test_resume_under_other_settings(tmp_path: Path, changes: dict[str, Any], workers_here: None) -> None:
     experiment = Experiment.of(TABLE).with_changes(**changes)
     folder = tmp_path / "cut"
-    with pytest.raises(RuntimeError, match="cut"):
-        run_experiment(experiment, Path(), folder, watcher=CutAt(5, "raise"))
+    cut(experiment, folder, 5)
     run_experiment(experiment, Path(), folder)
     # An uncut twin.
     twin = tmp_path / "whole"
@@ -119,8 +115,7 @@ def test_resume_under_other_settings(tmp_path: Path, changes: dict[str, Any], wo
 
 def test_other_data_are_not_resumed(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    with pytest.raises(RuntimeError):
-        run_experiment(Experiment.of(TABLE), Path(), folder, watcher=CutAt(3, "raise"))
+    cut(Experiment.of(TABLE), folder, 3)
     dataset = Experiment.of(TABLE).data.load(Path())
     other = replace(dataset, train=replace(dataset.train, x=dataset.train.x.flip(-1)))
     with pytest.raises(RunError, match="are not those that this run began with"):

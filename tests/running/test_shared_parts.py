@@ -37,6 +37,13 @@ def right_share(outputs, targets):
 """
 
 
+def written(folder: Path, **sections: Any) -> Path:
+    """An experiment with these sections, beside a file of parts."""
+    (folder / "own_parts.py").write_text(PARTS)
+    (folder / "e.toml").write_text(tomli_w.dumps({**TABLE, **sections}))
+    return folder / "e.toml"
+
+
 @pytest.mark.parametrize(
     "sections",
     [
@@ -46,9 +53,7 @@ def right_share(outputs, targets):
     ids=["method", "model", "metric"],
 )  # fmt: skip
 def test_a_part_from_a_file_is_refused(sections: dict[str, Any], tmp_path: Path) -> None:
-    (tmp_path / "own_parts.py").write_text(PARTS)
-    path = tmp_path / "e.toml"
-    path.write_text(tomli_w.dumps({**TABLE, **sections}))
+    path = written(tmp_path, **sections)
     for refused in (settings_of, check_no_files):
         with pytest.raises(ConfigError, match=r"own: .*own_parts.py: over a network files stay where they are"):
             refused(load(path))
@@ -56,9 +61,7 @@ def test_a_part_from_a_file_is_refused(sections: dict[str, Any], tmp_path: Path)
 
 @pytest.mark.parametrize("name", ["own_parts.py:right_share", "right-share"])
 def test_settings_of_others_name_metrics_that_are_known_and_no_file(name: str, tmp_path: Path) -> None:
-    (tmp_path / "own_parts.py").write_text(PARTS)
-    path = tmp_path / "e.toml"
-    path.write_text(tomli_w.dumps({**TABLE, "run": {"metrics": ["balanced-accuracy"]}}))
+    path = written(tmp_path, run={"metrics": ["balanced-accuracy"]})
     sent = settings_of(load(path)).replace("balanced-accuracy", name.replace("own_parts", f"{tmp_path}/own_parts"))
     with pytest.raises(ConfigError, match=r"run\.metrics: no '"):
         setup_of(sent, Task(2, (4,)))

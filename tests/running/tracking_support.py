@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from fedkin.records.run import Result
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import run_experiment
 from fedkin.running.trackers import figures_of, totals_of
-from tiny import TABLE, CutAt
+from tiny import TABLE, cut
 
 PLAN = {"lr": 0.1, "local_steps": 2, "batch_size": 8}
 
@@ -41,8 +39,7 @@ def tracked(*names: str, **changes: Any) -> Experiment:
 
 def cut_and_resumed(experiment: Experiment, folder: Path, round: int = 5) -> Result:
     """A run that broke off in `round`, past the checkpoint before it, and was resumed."""
-    with pytest.raises(RuntimeError, match="cut"):
-        run_experiment(experiment, Path(), folder, watcher=CutAt(round))
+    cut(experiment, folder, round)
     return run_experiment(experiment, Path(), folder)
 
 
