@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,12 +14,12 @@ import fedkin
 from fedkin.errors import RunError
 from fedkin.federation import Federation
 from fedkin.records.checking import check
-from fedkin.records.files import seal_of
+from fedkin.records.files import drop_models, seal_of
 from fedkin.records.run import read_run
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import run_experiment
 from support import same, small_federation
-from tiny import TABLE, assert_equal_runs, cut
+from tiny import TABLE, cut
 
 PLAN = {"local_steps": 2, "lr": 0.1}
 ODD = ("../etc", "Ward 3 / north", "a", "A", "北京", ".hidden", "x" * 300)
@@ -49,12 +50,9 @@ def test_clients_with_one_model_share_a_file(tmp_path: Path) -> None:
         folder = tmp_path / engine
         fedkin.run("fedavg", small_federation(), rounds=1, training=PLAN, out=folder, settings={"engine": engine})
         assert files(folder) == ["index.json", "model-1.safetensors"]
-    assert_equal_models(tmp_path / "local", tmp_path / "loopback")
-
-
-def assert_equal_models(one: Path, other: Path) -> None:
-    assert files(one) == files(other)
-    assert all((one / "models" / name).read_bytes() == (other / "models" / name).read_bytes() for name in files(one))
+    for name in files(folder):
+        one, other = ((tmp_path / engine / "models" / name).read_bytes() for engine in ("local", "loopback"))
+        assert one == other
 
 
 def test_the_files_are_plain_safetensors_under_the_seal(tmp_path: Path) -> None:
@@ -107,17 +105,6 @@ def test_a_changed_file_is_refused_and_named(tmp_path: Path, file: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_that_went_on_keeps_the_same_models(tmp_path: Path) -> None:
-    experiment = Experiment.of(TABLE)
-    run_experiment(experiment, Path(), tmp_path / "whole")
-    cut(experiment, tmp_path / "cut", 5)
-    assert not (tmp_path / "cut" / "models").exists()
-    run_experiment(experiment, Path(), tmp_path / "cut")
-    assert_equal_runs(tmp_path / "whole", tmp_path / "cut")
-    assert_equal_models(tmp_path / "whole", tmp_path / "cut")
-
-
-@pytest.mark.slow
 def test_files_of_an_attempt_that_was_killed_do_not_stay(tmp_path: Path) -> None:
     experiment = Experiment.of(TABLE)
     cut(experiment, tmp_path / "run", 5)
@@ -137,3 +124,43 @@ def test_an_index_with_a_missing_field_is_refused_in_words(tmp_path: Path) -> No
     with pytest.raises(RunError, match=r"index\.json: method: .*; put the file back") as caught:
         fedkin.load(folder).model(next(iter(index["clients"])))
     assert "validation error" not in str(caught.value)
+
+
+# -- the end of a run: what stays of it when it is made lighter ----------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_light_run_has_its_figures_and_is_as_it_was_written(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run_experiment(Experiment.of(TABLE), tmp_path, run)
+    whole = read_run(run)
+    assert (run / "models").is_dir()
+    shutil.copytree(run, tmp_path / "killed")
+    drop_models(run)
+    assert not any((run / name).exists() for name in ("models", "checkpoint"))
+    assert not check(run)[0].problems
+    light = read_run(run)
+    assert (light.summary, light.scores) == (whole.summary, whole.scores)
+    # As a process leaves it that was killed after it had written the seal.
+    shutil.copy(run / "seal.json", tmp_path / "killed" / "seal.json")
+    assert not check(tmp_path / "killed")[0].problems
+    drop_models(tmp_path / "killed")
+    assert not (tmp_path / "killed" / "models").exists()
+
+
+def test_a_run_that_is_not_finished_keeps_what_it_goes_on_with(tmp_path: Path) -> None:
+    for name in ("models", "checkpoint"):
+        (tmp_path / name).mkdir()
+    drop_models(tmp_path)
+    assert (tmp_path / "checkpoint").is_dir()
+
+
+def test_a_finished_run_that_is_read_again_stays_as_it_was_written(tmp_path: Path) -> None:
+    """Also where clients are told of otherwise, which is no part of their samples."""
+    federation = small_federation()
+    first = fedkin.run("local", federation, rounds=1, out=tmp_path / "run")
+    before = (tmp_path / "run" / "federation.json").read_bytes()
+    told = [replace(client, about={"place": id}) for id, client in federation.items()]
+    again = fedkin.run("local", Federation(told, federation.task, federation.name), rounds=1, out=tmp_path / "run")
+    assert again.values == first.values
+    assert (tmp_path / "run" / "federation.json").read_bytes() == before

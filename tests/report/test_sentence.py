@@ -73,10 +73,8 @@ def test_local_and_runs_without_test_data() -> None:
 )  # fmt: skip
 def test_groups(groups: list[dict[str, Any]], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verdicts, "judged_groups", lambda graph: [])
-    runs = [
-        run_of(summary={"groups": each}, graphs={1: Path()}, graph_at=lambda round: SimpleNamespace(evidence=None))
-        for each in groups
-    ]
+    graph = SimpleNamespace(evidence=None)
+    runs = [run_of(summary={"groups": each}, graphs={1: Path()}, graph_at=lambda round: graph) for each in groups]
     assert sentence._groups(runs) == said
     for run in runs:
         run.summary["given"] = ["4 groups, given"]
