@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tomli_w
 
 from fedkin.records.files import read_seal, stamp_of, write_seal
 from fedkin.running.experiment import Experiment
@@ -24,6 +25,12 @@ TABLE: dict[str, Any] = {
     "method": {"name": "sfmtl-graph", "lam": 0.5},
     "run": {"checkpoint_every": 2, "mode": "one-by-one"},
 }
+
+
+def written(path: Path, **sections: Any) -> Path:
+    """An experiment file: TABLE with these sections in place of its own."""
+    path.write_text(tomli_w.dumps(TABLE | sections))
+    return path
 
 
 class CutAt:
