@@ -9,23 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tomli_w
 
 from fedkin.errors import ConfigError
 from fedkin.running import presets
 from fedkin.running.experiment import Experiment, load
 from fedkin.running.papers import known_tables, table_folder
 from fedkin.running.presets import preset_folder, preset_names, preset_or_file
-from tiny import TABLE
+from tiny import TABLE, written
 
 PRESETS = sorted((Path(__file__).parents[2] / "presets").glob("*.toml"))
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    place = tmp_path / "small.toml"
-    place.write_text(tomli_w.dumps(TABLE))
-    return place
+    return written(tmp_path / "small.toml")
 
 
 def changed(path: str, value: Any) -> dict[str, Any]:
@@ -153,7 +150,7 @@ def test_mistakes_in_several_sections_are_all_said_at_once(path: Path) -> None:
         "faults: expected a section [faults], got 3",
         "run.sed: no such setting", "did you mean 'seed'?",
     ]  # fmt: skip
-    path.write_text(tomli_w.dumps(changed("training.lrr", 0.1) | {"model": {"name": "mpl"}}))
+    written(path, training={"lrr": 0.1}, model={"name": "mpl"})
     with pytest.raises(ConfigError, match=r"small\.toml: model\.name: .*; training\.lrr: no such setting"):
         load(path)
 
@@ -222,7 +219,7 @@ def test_what_both_kinds_have_stays_and_what_is_given_is_never_dropped(path: Pat
         with pytest.raises(ConfigError, match=r"method\.lam: no such setting"):
             load(path, given)
     # The same kind named again drops nothing, so that a slip in the file is still found.
-    path.write_text(tomli_w.dumps({**TABLE, "model": {"name": "mlp", "hiden": [8]}}))
+    written(path, model={"name": "mlp", "hiden": [8]})
     with pytest.raises(ConfigError, match=r"model\.hiden: no such setting; did you mean 'hidden'"):
         load(path, ["model.name=mlp"])
 
@@ -230,15 +227,15 @@ def test_what_both_kinds_have_stays_and_what_is_given_is_never_dropped(path: Pat
 # -- presets by their names: from any folder, in the source tree and in an installed package -------------------------
 
 
-def test_a_preset_is_found_by_its_name_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("here")
+def test_a_preset_is_found_by_its_name_from_any_folder() -> None:
     assert load(Path("digits-rotated"), ["training.rounds=3"]).training.rounds == 3
     assert "digits-rotated" in preset_names()
     assert known_tables(table_folder(None))
 
 
-def test_a_file_goes_before_a_preset_and_a_path_is_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("here")
+def test_a_file_goes_before_a_preset_and_a_path_is_no_name() -> None:
     Path("digits-rotated").write_text("name = 3")
     assert preset_or_file(Path("digits-rotated")) == Path("digits-rotated")
     with pytest.raises(ConfigError, match="name: expected a text"):

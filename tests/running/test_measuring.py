@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-import tomli_w
 import torch
 from sklearn.metrics import balanced_accuracy_score
 
@@ -23,7 +22,7 @@ from fedkin.running.experiment import load
 from fedkin.running.loop import run_experiment
 from fedkin.running.trackers import figures_of
 from support import present, small_federation
-from tiny import TABLE
+from tiny import written
 
 Values = npt.NDArray[Any]
 FEW: dict[str, Any] = {"rounds": 1, "training": {"local_steps": 2, "lr": 0.1}}
@@ -95,16 +94,14 @@ def test_every_evaluated_round_has_them_in_its_records(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("forgotten")
 def test_a_function_of_a_file_in_an_experiment(tmp_path: Path) -> None:
     (tmp_path / "own_measured.py").write_text(FILE)
-    few: dict[str, Any] = {**TABLE, "training": {**TABLE["training"], "rounds": 1}}
-    few["run"] = {"metrics": ["own_measured.py:missed_zeros"]}
-    (tmp_path / "e.toml").write_text(tomli_w.dumps(few))
-    plan = load(tmp_path / "e.toml")
+    path = written(tmp_path / "e.toml", run={"metrics": ["own_measured.py:missed_zeros"]})
+    plan = load(path, ["training.rounds=1"])
     assert plan.run.metrics == ("missed-zeros",)
     result = run_experiment(plan, tmp_path, tmp_path / "run")
     assert result.summary["metrics"]["missed-zeros"]["title"] == "missed zeros"
     assert load(tmp_path / "run" / "experiment.toml").run.metrics == ("missed-zeros",)
     with pytest.raises(ConfigError, match="plain does not say whether higher is better"):
-        load(tmp_path / "e.toml", [f"run.metrics=['{tmp_path}/own_measured.py:plain']"])
+        load(path, [f"run.metrics=['{tmp_path}/own_measured.py:plain']"])
 
 
 giving = fedkin.metric(higher=True, name="mine")

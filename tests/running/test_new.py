@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import get_args, get_type_hints
 
 import pytest
-import tomli_w
 
 from cli.invoked import said
 from fedkin.errors import ConfigError
@@ -17,7 +16,7 @@ from fedkin.flow import ServerMethod
 from fedkin.running import new, plugins
 from fedkin.running.experiment import load
 from fedkin.running.new import write_new
-from tiny import TABLE
+from tiny import written
 
 pytestmark = pytest.mark.usefixtures("forgotten")
 
@@ -51,11 +50,10 @@ def named_by(printed: str, folder: Path) -> str:
     """The part that the printed command uses, as a shell hands its words over."""
     command = printed[printed.index("fedkin ") :]
     *_, option, value = shlex.split(command)
-    (folder / "e.toml").write_text(tomli_w.dumps(TABLE))
     if option == "--methods":
         return plugins.resolve_names(value.split(","), "method", "--methods")[0][-1]
     assert option == "--set"
-    plan = load(folder / "e.toml", [value])
+    plan = load(written(folder / "e.toml"), [value])
     return plan.run.metrics[0] if "metrics" in value else plan.scenario.name
 
 

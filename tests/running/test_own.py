@@ -20,8 +20,10 @@ from fedkin.running import plugins
 from fedkin.running.experiment import Experiment, load, read_table
 from fedkin.running.grid import Choice, HoldOut
 from fedkin.running.loop import run_experiment
+from fedkin.running.networked import check_no_files, settings_of, setup_of
 from fedkin.running.plugins import resolve_names
 from fedkin.running.tune import tune
+from fedkin.tasks import Task
 from support import small_federation
 
 pytestmark = pytest.mark.usefixtures("forgotten")
@@ -335,10 +337,7 @@ def test_what_somebody_sent_reads_no_file(place: Path) -> None:
     assert "own_average" not in sys.modules
 
 
-PROGRAM = (
-    "from fedkin.running import plugins; plugins.add_installed(); "
-    "print(plugins.KINDS['method'].known['my-average'].title)"
-)
+PROGRAM = "from fedkin.running.plugins import *; add_installed(); print(KINDS['method'].known['my-average'].title)"
 
 
 @pytest.mark.slow
@@ -347,9 +346,8 @@ def test_an_installed_package_brings_parts_and_a_broken_one_harms_nobody(tmp_pat
     about = tmp_path / "averages-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: averages\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text(
-        "[fedkin.methods]\nmine = own_average:Mine\nworse = own_worse:Worse\nno = own_average:ClassVar\n"
-    )
+    parts = "mine = own_average:Mine\nworse = own_worse:Worse\nno = own_average:ClassVar\n"
+    (about / "entry_points.txt").write_text(f"[fedkin.methods]\n{parts}")
     path = os.pathsep.join([str(tmp_path), *sys.path])
     env = {**os.environ, "PYTHONPATH": path}
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, env=env)
@@ -394,9 +392,7 @@ def test_a_section_of_a_method_is_named_by_its_file(parts_place: Path) -> None:
         ({"own_parts.py:Mine": 3}, r"my-prox"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_such_a_section_is_said_in_one_line(
-    parts_place: Path, methods: dict[str, Any], words: str
-) -> None:
+def test_what_is_wrong_with_such_a_section_is_said_in_one_line(parts_place: Path, methods: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words) as caught:
         load(written(parts_place / "m.toml", methods=methods))
     assert "\n" not in str(caught.value)
@@ -488,9 +484,7 @@ def later_on(outputs: Any, targets: Any) -> float:
         ({"metrics": [later_on, later_on]}, "metrics: 'later-on' twice"),
     ],
 )
-def test_a_metric_of_a_comparison_that_is_refused_is_not_known_afterwards(
-    parts_place: Path, arguments: dict[str, Any], words: str
-) -> None:
+def test_a_metric_of_a_comparison_that_is_refused_stays_unknown(parts_place: Path, arguments: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         fedkin.compare(**{"on": parts_place / "e.toml", "methods": "fedavg", "metrics": [later_on], **arguments})
     assert "later-on" not in MEASURES
@@ -547,3 +541,29 @@ def test_a_metric_is_of_the_file_in_which_it_is_made(parts_place: Path) -> None:
     (parts_place / "own_wrapped.py").unlink()
     with pytest.raises(ConfigError, match="metric 'own-zeros': its code is in no file that can be read"):
         code_of(measure)
+
+
+# -- over a network: parts from files are refused, and what others send names none ----------------------------------
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [{"method": {"name": "own_parts.py:Mine"}}, {"model": {"name": "own_net.py:Plain"}},
+     {"run": {"metrics": ["own_parts.py:own_errors"]}}],
+    ids=["method", "model", "metric"],
+)  # fmt: skip
+def test_a_part_from_a_file_is_refused_over_a_network(sections: dict[str, Any], parts_place: Path) -> None:
+    (parts_place / "own_net.py").write_text(NET)
+    plan = load(written(parts_place / "n.toml", **sections))
+    for refused in (settings_of, check_no_files):
+        with pytest.raises(ConfigError, match=r"own: .*own_(parts|net).py: over a network files stay where they are"):
+            refused(plan)
+
+
+@pytest.mark.parametrize("name", ["own_parts.py:own_errors", "own-errors"])
+def test_settings_of_others_name_metrics_that_are_known_and_no_file(name: str, parts_place: Path) -> None:
+    plan = load(written(parts_place / "n.toml", run={"metrics": ["balanced-accuracy"]}))
+    sent = settings_of(plan).replace("balanced-accuracy", name.replace("own_parts", f"{parts_place}/own_parts"))
+    with pytest.raises(ConfigError, match=r"run\.metrics: no '"):
+        setup_of(sent, Task(2, (4,)))
+    assert "own_parts" not in sys.modules

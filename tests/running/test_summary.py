@@ -54,9 +54,8 @@ def test_one_evaluated_round_is_told_of() -> None:
 
 def test_models_that_diverged_are_told_of() -> None:
     broken = {**FINE, "c": Score(10, math.nan, 1), "empty": Score(0, math.nan, 0)}
-    assert warnings_of({}, 5, lines(0.5, None), broken, "accuracy") == [
-        "the models of 1 of 4 clients diverged (c): set training.lr lower"
-    ]
+    (told,) = warnings_of({}, 5, lines(0.5, None), broken, "accuracy")
+    assert told == "the models of 1 of 4 clients diverged (c): set training.lr lower"
     assert "grew from 0.5 to 9" in warnings_of({}, 5, lines(0.5, 9.0), FINE, "accuracy")[0]
     assert warnings_of({}, 5, lines(0.5, 2.0), FINE, "accuracy") == []
 

@@ -116,9 +116,7 @@ def test_test_samples_do_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert values(tmp_path / "b") == one
 
 
-def test_a_candidate_that_fails_is_not_chosen_and_is_not_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_candidate_that_fails_is_not_chosen_nor_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments: Any = (["fedavg"], [Choice("training.lr", (1e30, 0.1))], SOME, [0], Path(), tmp_path)
     found = tune(Experiment.of(SHORT), *arguments)
     assert "the training loss became" in (found["fedavg"][0].failed or "")
