@@ -376,9 +376,7 @@ def test_no_brackets_of_a_help_are_taken_for_styles() -> None:
             assert shown.count("[") == (text or "").count("["), f"{name}: {text}"
 
 
-@pytest.mark.parametrize(
-    "example", [line for command in COMMANDS.values() for line in command.epilog.split("\n\n")[1:]]
-)
+@pytest.mark.parametrize("example", [line for one in COMMANDS.values() for line in one.epilog.split("\n\n")[1:]])
 def test_every_example_is_read(example: str) -> None:
     """Its command is there and takes these options and values, though nothing is run."""
     words = shlex.split(re.sub(r" > \S+$", "", example))

@@ -54,11 +54,9 @@ import numpy as np
 
 from fedkin.graph import stage
 
-
 @stage("similarity")
 def own_dots(x):
     return x @ x.T / (np.linalg.norm(x, axis=1).max() ** 2)
-
 
 @stage("sparsify")
 def own_half(s):
@@ -66,11 +64,9 @@ def own_half(s):
     np.fill_diagonal(a, 0)
     return a
 
-
 @stage("groups")
 def own_largest(a, vectors):
     return np.asarray(vectors).argmax(1)
-
 
 @stage("groups")
 def own_wrong(a):

@@ -27,7 +27,6 @@ from tiny import TABLE, written
 OWN_STAGE = """
 from fedkin.graph import stage
 
-
 @stage("groups")
 def halves(a):
     return [at % 2 for at in range(len(a))]
@@ -85,10 +84,7 @@ def test_an_invitation_to_parts_from_files_is_refused(run: Terminal) -> None:
 @pytest.mark.parametrize(
     ("table", "words"),
     [
-        (
-            {"network": {"clients": ["hospital-a", "west"]}},
-            "network.clients: 'west' is not invited: give --member",
-        ),
+        ({"network": {"clients": ["hospital-a", "west"]}}, "network.clients: 'west' is not invited: give --member"),
         ({"network": {"clients": ["hospital-a"]}}, "--member hospital-b: network.clients does not name it"),
         ({"network": {"clients": 3}}, "network.clients: 3, and 2 are invited (hospital-a, hospital-b)"),
         ({"method": {"name": "given", "groups": {"one": ["hospital-a", "west"]}}}, "method.groups: no client 'west'"),
@@ -172,11 +168,11 @@ def test_what_cannot_be_is_refused_in_one_line(run: Terminal) -> None:
     refused["invite", *both] = "--server: method 'dfedavgm' has none, all members are peers"
     refused["invite", "none.toml", *peers, "j.toml"] = "none.toml: "
     refused["invite", "peers.toml", *peers, "small.toml"] = "small.toml: exists"
-    for words, why in {
+    for file, why in {
         "ca/server.crt": "--ca ca/server.crt: this certificate is not that of a CA",
         "ca/ca.key": "ca/ca.key: not a certificate in PEM: it is a private key", "none": "none: No such file",
     }.items():  # fmt: skip
-        refused["invite", "small.toml", "--ca", words, "--member", "a", "--out", "j.toml"] = why
+        refused["invite", "small.toml", "--ca", file, "--member", "a", "--out", "j.toml"] = why
     for words, why in refused.items():
         assert run.refused("net", *words).startswith(why), (words, why)
     assert not Path("j.toml").exists()
@@ -186,8 +182,7 @@ def test_what_cannot_be_is_refused_in_one_line(run: Terminal) -> None:
 
 
 @pytest.mark.parametrize(
-    ("package", "module"),
-    [("cryptography", "identity"), pytest.param("zenoh", "zenoh_link", marks=pytest.mark.slow)],
+    ("package", "module"), [("cryptography", "identity"), pytest.param("zenoh", "zenoh_link", marks=pytest.mark.slow)]
 )
 def test_a_package_that_is_not_installed_is_named(package: str, module: str) -> None:
     code = (

@@ -507,3 +507,16 @@ def test_every_page_is_written_again_from_its_definition_and_its_csv(tmp_path: P
     again, before = pages_of(pages), pages_of(kept)
     assert [name for name in before if again.get(name) != before[name]] == []
     assert set(again) == set(before)
+
+
+# -- a claim's line ------------------------------------------------------------------------------------------------
+
+
+def test_a_claim_on_two_federations_names_its_figure_wherever_that_is_given() -> None:
+    table = next(one for one in DEFINITIONS.values() if len(one.federation) > 1)
+    once = table.claim[0].model_copy(update={"text": "it is better", "paper": None})
+    table = table.model_copy(update={"claim": (once, once.model_copy(update={"paper": "12.3"}))})
+    row = {"claim": "it is better", "verdict": "holds", "needed": "above 0", "paper": "12.3", "found": "+1.0"}
+    line = results._claims(table, [{**row, "federation": part.name} for part in table.federation])[-1]
+    assert line.startswith("| it is better (paper: 12.3) |")
+    assert line.count("12.3") == 1

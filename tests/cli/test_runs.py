@@ -20,7 +20,7 @@ from fedkin.running.api import run as run_in_python
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import run_experiment
 from network.memory import MemoryNetwork
-from support import small_federation
+from support import present, small_federation
 from tiny import TABLE, CutAt, cut, written
 
 
@@ -39,16 +39,12 @@ def test_the_list_names_each_run(folder: Path) -> None:
     head, *lines = said("runs", "--in", folder, columns=80).splitlines()
     assert max(map(len, (head, *lines))) <= 80
     assert head.split()[:5] == ["run", "method", "seed", "rounds", "accuracy"]
-    assert [line.split()[:4] for line in lines] == [
-        ["deep/one", "fedavg", "0", "2/2"], ["deep/two", "local", "0", "2/2"],
-    ]  # fmt: skip
+    assert [" ".join(line.split()[:4]) for line in lines] == ["deep/one fedavg 0 2/2", "deep/two local 0 2/2"]
     rows = json.loads(said("runs", "--in", folder, "--json"))
     assert [(row["method"], row["rounds"], row["planned"]) for row in rows] == [("fedavg", 2, 2), ("local", 2, 2)]
-    one = read_listed(folder / "deep" / "one")
-    assert one.summary is not None
-    figures = rows[0]["figures"]
-    assert figures["accuracy mean"] == one.summary["accuracy"]["mean"]
-    assert figures["bytes up"] == one.summary["bytes"]["up"] > 0
+    one, figures = present(read_listed(folder / "deep" / "one").summary), rows[0]["figures"]
+    assert figures["accuracy mean"] == one["accuracy"]["mean"]
+    assert figures["bytes up"] == one["bytes"]["up"] > 0
     assert figures["bytes sent"] == figures["bytes up"] + figures["bytes down"]
     assert rows[1]["figures"]["bytes up"] == 0
 

@@ -22,7 +22,8 @@ from fedkin.records.run import Result, read_run
 from fedkin.report import write_report
 from fedkin.report.collect import collect
 from fedkin.report.sections import over_seeds
-from fedkin.report.tables import comparison, one_run
+from fedkin.report.tables import comparison, left_out, one_run
+from report.fake_runs import make_run
 from support import printed, small_federation
 from task_kinds import federation_of
 
@@ -208,3 +209,14 @@ def test_more_seeds_on_the_same_samples_do_not_narrow_an_interval() -> None:
     # By hand: within (0.5 / 1.96)^2, between 0.08, times 1.5.
     half = 1.959964 * np.sqrt((0.5 / 1.959964) ** 2 + 1.5 * 0.08)
     assert (mean, wide.low, wide.high) == pytest.approx((1.2, 1.2 - half, 1.2 + half))
+
+
+# -- tables in a terminal ------------------------------------------------------------------------------------------
+
+
+def test_groups_may_have_the_names_of_other_columns(tmp_path: Path) -> None:
+    methods = ("local", "fedavg")
+    runs = {method: {0: read_run(make_run(tmp_path / method, method))} for method in methods}
+    table = left_out(dict.fromkeys(("method", "mean", "north"), runs))
+    assert [column.header for column in table.columns] == ["method", "method", "mean", "north", "mean"]
+    assert tuple(table.columns[0].cells) == methods

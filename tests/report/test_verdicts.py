@@ -219,26 +219,15 @@ FOUND: list[tuple[list[Findings], str, str]] = [
     ([Findings({"same": 1})], "1 group", "within groups no difference is significant"),
     ([Findings({}, 9)], "no groups", "every client differs from all others"),
     ([Findings({"shares": 1})], "1 group", f"within groups clients {SHARES}"),
-    (
-        [Findings({"near": 2})], "2 groups",
-        "within groups clients differ too little for separate models to be better",
-    ),
-    (
-        [Findings({"offsets": 1}, 2)], "1 group and 2 clients alone",
-        "within groups each client's inputs have a shift of their own",
-    ),
-    (
-        [Findings({"same": 2, "shares": 1}, p=0.5)], "3 groups",
-        f"in 2 no difference is significant (smallest p 0.5), in 1 clients {SHARES}",
-    ),
-    (
-        [Findings({"same": 4}, p=0.5), Findings({"same": 4}, p=0.02)], "4 groups",
-        "within groups no difference is significant (smallest p 0.02)",
-    ),
-    (
-        [Findings({"same": 4}), Findings({"shares": 1}, 1)], "1 to 4 groups and up to 1 client alone",
-        f"in some no difference is significant, in some clients {SHARES}",
-    ),
+    ([Findings({"near": 2})], "2 groups", "within groups clients differ too little for separate models to be better"),
+    ([Findings({"offsets": 1}, 2)], "1 group and 2 clients alone",
+     "within groups each client's inputs have a shift of their own"),
+    ([Findings({"same": 2, "shares": 1}, p=0.5)], "3 groups",
+     f"in 2 no difference is significant (smallest p 0.5), in 1 clients {SHARES}"),
+    ([Findings({"same": 4}, p=0.5), Findings({"same": 4}, p=0.02)], "4 groups",
+     "within groups no difference is significant (smallest p 0.02)"),
+    ([Findings({"same": 4}), Findings({"shares": 1}, 1)], "1 to 4 groups and up to 1 client alone",
+     f"in some no difference is significant, in some clients {SHARES}"),
 ]  # fmt: skip
 
 

@@ -113,8 +113,7 @@ def test_the_headline_has_the_mean_over_federations_and_what_was_told(tiny: Suit
         for method, gain, given in (("local", 0.0, []), ("mine", ahead, ["2 groups, given"]))
     ]  # fmt: skip
     places = rank_on_suite(three, "mine", lines)[0]
-    gain = mean_gain(places)
-    assert gain is not None
+    gain = present(mean_gain(places))
     wanted = stats.ttest_1samp([1.0, 2.0, 6.0], 0).confidence_interval(0.95)
     assert (gain["value"], gain["low"], gain["high"]) == pytest.approx((3.0, wanted.low, wanted.high))
     said = headline({"method": "mine", "suite": "tiny", "federations": places, "mean_gain": gain})

@@ -32,7 +32,6 @@ from typing import ClassVar
 
 from fedkin.methods.fedavg import FedAvg
 
-
 class Mine(FedAvg):
     name: ClassVar[str] = "my-average"
     title: ClassVar[str] = "My average"
@@ -42,14 +41,12 @@ from typing import Literal
 
 from fedkin.learning.models import Mlp
 
-
 class Broad(Mlp):
     name: Literal["broad"] = "broad"
     hidden: tuple[int, ...] = (12,)
 """
 NET = """
 from torch import nn
-
 
 class Block(nn.Module):
     def __init__(self, width):
@@ -58,7 +55,6 @@ class Block(nn.Module):
 
     def forward(self, x):
         return self.of(x).relu()
-
 
 class Plain(nn.Module):
     def __init__(self, width=6):
@@ -76,16 +72,13 @@ import fedkin
 from fedkin.graph import stage
 from fedkin.methods.fedprox import FedProx
 
-
 class Mine(FedProx):
     name: ClassVar[str] = "my-prox"
     title: ClassVar[str] = "My FedProx"
 
-
 @fedkin.metric(higher=False)
 def own_errors(outputs, targets):
     return float((outputs.argmax(1) != targets).mean())
-
 
 @stage("groups")
 def own_halves(a):
@@ -201,11 +194,7 @@ def test_a_file_that_has_changed_is_refused_where_its_hash_is_noted(place: Path)
         (METHOD.replace("my-average", "fedavg"), "own_e.py:Mine", "Mine is 'fedavg', and there is a method 'fedavg'"),
         (METHOD.replace("my-average", "a/b"), "own_f.py:Mine", "Mine has no name, or one that is no plain word"),
         ("class Mine:\n    pass\n", "own_h.py:Mine", r"Mine is no ServerMethod or PeerMethod: write class Mine\(Serv"),
-        (
-            "import fedkin\nclass Mine(fedkin.ServerMethod): ...\n",
-            "own_i.py:Mine",
-            "lacks what it needs: offer, round",
-        ),
+        ("import fedkin\nclass Mine(fedkin.ServerMethod): ...\n", "own_i.py:Mine", "lacks what it needs: offer, round"),
         (METHOD, "own_j.py", "method.name: own_j.py: say which part of the file is meant: own_j.py:NAME"),
         (METHOD, "numpy.py:Mine", "there is a Python module 'numpy' already; rename the file"),
         (METHOD, "own-g.py:Mine", "its name cannot be that of a Python module; rename it"),
@@ -225,13 +214,11 @@ from typing import Literal
 
 from fedkin.data import Scenario, Source
 
-
 class Mine(Source):
     source: Literal["mine"] = "mine"
 
     def load(self, root):
         return BODY
-
 
 class Dealt(Scenario):
     name: Literal["dealt"] = "dealt"
@@ -242,9 +229,9 @@ class Dealt(Scenario):
 
 
 @pytest.mark.parametrize(("body", "section", "words"), [
-    ("1 / 0", {"data": {"source": "own_s.py:Mine"}}, r"own_s\.py, line 11: ZeroDivisionError: division by zero"),
+    ("1 / 0", {"data": {"source": "own_s.py:Mine"}}, r"own_s\.py, line 10: ZeroDivisionError: division by zero"),
     ("None", {"data": {"source": "own_s.py:Mine"}}, r"data\.source: Mine\.load: expected to get a .*Dataset, got None"),
-    ("1 / 0", {"scenario": {"name": "own_s.py:Dealt"}}, r"own_s\.py, line 18: ZeroDivisionError: division by zero"),
+    ("1 / 0", {"scenario": {"name": "own_s.py:Dealt"}}, r"own_s\.py, line 16: ZeroDivisionError: division by zero"),
     ("3", {"scenario": {"name": "own_s.py:Dealt"}}, r"Dealt\.build: expected to get a fedkin\.Federation, got 3"),
 ])  # fmt: skip
 def test_errors_of_an_own_source_or_scenario_name_its_file_and_line(
@@ -493,7 +480,7 @@ def test_a_metric_of_a_comparison_that_is_refused_stays_unknown(parts_place: Pat
 def test_the_files_of_objects_are_noted_with_the_runs_of_a_comparison(parts_place: Path) -> None:
     resolve_names([f"{parts_place}/own_parts.py:own_errors"], "metric", "here")
     parts = sys.modules["own_parts"]
-    for number, on in enumerate((parts_place / "e.toml", small_federation())):
+    for number, on in enumerate[Any]((parts_place / "e.toml", small_federation())):
         out = parts_place / f"c{number}"
         fedkin.compare(on, ["local", parts.Mine()], metrics=[parts.own_errors], rounds=1, out=out)
         for name in ("local-seed0", "my-prox-seed0"):
@@ -520,10 +507,8 @@ import functools
 
 import fedkin
 
-
 def share(outputs, targets, of):
     return float((targets == of).mean())
-
 
 own_zeros = fedkin.metric(higher=True, name="own-zeros")(functools.partial(share, of=0))
 """

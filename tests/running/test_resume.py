@@ -141,8 +141,7 @@ def test_a_run_of_no_rounds_is_read_back(tmp_path: Path) -> None:
 def test_a_graph_that_stands_still_is_written_once_cut_or_not(tmp_path: Path) -> None:
     method = {"name": "fedsem", "clusters": 2}
     experiment = Experiment.of({**TABLE, "method": method, "training": {**TABLE["training"], "rounds": 12}})
-    whole = run_experiment(experiment, Path(), tmp_path / "whole").folder
-    assert whole is not None
+    whole = present(run_experiment(experiment, Path(), tmp_path / "whole").folder)
     kept = [load_graph(path) for path in sorted((whole / "graphs").glob("*.npz"))]
     assert 1 <= len(kept) < 12
     assert all(one.digest() != two.digest() for one, two in itertools.pairwise(kept))

@@ -121,28 +121,28 @@ def test_training_gets_better(kind: str) -> None:
 def test_records_tables_and_report(kind: str, tmp_path: Path) -> None:
     runs = {name: run(kind, name, out=tmp_path / name) for name in ("local", "fedavg")}
     metric = TASKS[kind].metric
-    again = read_run(tmp_path / "fedavg")
-    assert again.summary == json.loads(json.dumps(runs["fedavg"].summary))
+    fedavg, again = runs["fedavg"], read_run(tmp_path / "fedavg")
+    assert again.summary == json.loads(json.dumps(fedavg.summary))
     assert again.unseen == ("s4",)
     for id, score in again.scores.items():
-        assert (*score[:2], score.figures) == (*runs["fedavg"].scores[id][:2], runs["fedavg"].scores[id].figures)
+        assert (*score[:2], score.figures) == (*fedavg.scores[id][:2], fedavg.scores[id].figures)
     columns = pq.read_table(tmp_path / "fedavg" / "clients.parquet").column_names
     assert columns == ["round", "client", "n", "loss", *(each.name for each in TASKS[kind].figures)]
-    gained = runs["fedavg"].gains(runs["local"])
+    gained = fedavg.gains(runs["local"])
     assert gained.keys() == {"s0", "s1", "s2", "s3"}
     for id, gain in gained.items():
         value, alone = (present(metrics.value_of(runs[name].scores[id])) for name in ("fedavg", "local"))
         assert gain == metric.better(value, alone)
     row = comparison_rows({name: {0: result} for name, result in runs.items()})[1]
     assert row["metric"] == metric.name
-    assert row["unseen"] == (runs["fedavg"].summary["unseen"]["mean"], 0.0)
-    text = printed(one_run(runs["fedavg"]), 150)
+    assert row["unseen"] == (fedavg.summary["unseen"]["mean"], 0.0)
+    text = printed(one_run(fedavg), 150)
     assert f"{metric.title}, mean over clients" in text
     assert f"{metric.title}, mean over 1 unseen clients" in text
     data = collect([tmp_path / "local", tmp_path / "fedavg"])
     assert data["metric"] == {"title": metric.title, "higher": metric.higher, "share": metric.share}
     assert data["federations"][0]["unseen"] == [False] * 4 + [True]
-    unseen = [row["unseen"]["mean"] for row in runs["fedavg"].rounds]
+    unseen = [row["unseen"]["mean"] for row in fedavg.rounds]
     assert data["runs"][1]["curve"]["unseen"] == pytest.approx(unseen, abs=1e-6)
     html = write_report([tmp_path / "local", tmp_path / "fedavg"], tmp_path / "report.html").read_text()
     assert f"{metric.title[:1].upper()}{metric.title[1:]} over the rounds" in html

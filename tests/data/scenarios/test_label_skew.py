@@ -230,12 +230,7 @@ def test_the_papers_federation(labelled: Make) -> None:
 
 
 @pytest.mark.slow
-@given(
-    clients=st.integers(1, 40),
-    classes=st.integers(1, 10),
-    spare=st.integers(0, 3),
-    seed=st.integers(0, 1000),
-)
+@given(clients=st.integers(1, 40), classes=st.integers(1, 10), spare=st.integers(0, 3), seed=st.integers(0, 1000))
 def test_slots(labelled: Make, clients: int, classes: int, spare: int, seed: int) -> None:
     scenario = ClassesPerClient(clients=clients, classes=classes, spare_slots=spare)
     federation = scenario.build(labelled(200, 60), seed)
