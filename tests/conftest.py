@@ -36,6 +36,13 @@ def federation() -> Federation:
 
 
 @pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, which is the current one."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
 def workers_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mode "workers" without a process, whose start costs seconds: tests/engines/test_modes.py starts some."""
     monkeypatch.setattr("joblib.externals.loky.ProcessPoolExecutor", Here)

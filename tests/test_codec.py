@@ -45,6 +45,12 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other) and type(one) is type(other)
 
 
+def written(path: Path, tree: Any) -> Path:
+    with path.open("wb") as file:
+        codec.write(tree, file)
+    return path
+
+
 @given(trees)
 def test_round_trip_and_size(tree: dict[str, Any]) -> None:
     data = codec.encode(tree)
@@ -82,24 +88,18 @@ def test_what_holds_both_keeps_its_place_and_loose_tensors_come_first(tmp_path: 
     client = {"params": {"z": t, "a": t}, "weights": {"q": 1, "b": 2}, "gone": []}
     clients = {"b": client, "only": {"x": t}, "a": client, "none": {"n": 1}, "c": client}
     tree = {"round": 3, "clients": clients, "end": {"n": 1, "x": t}}
-    path = tmp_path / "tree"
-    with path.open("wb") as file:
-        codec.write(tree, file)
-    for back in (codec.decode(codec.encode(tree)), codec.read(path)):
+    for back in (codec.decode(codec.encode(tree)), codec.read(written(tmp_path / "tree", tree))):
         assert list(back) == ["round", "clients", "end"]
         assert list(back["end"]) == ["x", "n"]
         assert list(back["clients"]) == ["b", "only", "a", "none", "c"]
         for id in "abc":
-            assert list(back["clients"][id]) == ["params", "weights", "gone"]
-            assert list(back["clients"][id]["params"]) == ["z", "a"]
-            assert list(back["clients"][id]["weights"]) == ["q", "b"]
+            named = {name: [*part] for name, part in back["clients"][id].items()}
+            assert list(named.items()) == [("params", ["z", "a"]), ("weights", ["q", "b"]), ("gone", [])]
 
 
 def test_other_readers_of_safetensors_take_the_file(tmp_path: Path) -> None:
     tree = {"z": torch.randn(3, 2), "b": torch.arange(3), "a": torch.randn(2), "n": 3}
-    path = tmp_path / "tree.safetensors"
-    with path.open("wb") as file:
-        codec.write(tree, file)
+    path = written(tmp_path / "tree.safetensors", tree)
     assert same(load_file(path), codec.tensors_of(tree))
     with safe_open(path, "np") as file:
         for name, tensor in codec.tensors_of(tree).items():
@@ -111,9 +111,7 @@ def test_a_file_is_read_as_its_bytes_are_and_may_be_removed_while_in_use(tmp_pat
         "round": 4, "states": {"a/b": {"w": torch.randn(5, 3).T, "n": 2}, "b": {}}, "none": torch.zeros(0, 3),
         "mask": torch.tensor([True, False]), "half": torch.ones((), dtype=torch.bfloat16),
     }  # fmt: skip
-    path = tmp_path / "tree.safetensors"
-    with path.open("wb") as file:
-        codec.write(tree, file)
+    path = written(tmp_path / "tree.safetensors", tree)
     assert path.read_bytes() == codec.encode(tree)
     back = codec.read(path)
     path.unlink()
@@ -137,22 +135,16 @@ def test_a_file_is_written_one_tensor_after_another() -> None:
 
 def test_every_truncation_of_a_file_is_refused(tmp_path: Path) -> None:
     data = codec.encode({"x": torch.ones(3), "n": 2})
-    path = tmp_path / "cut"
-    for length in range(len(data)):
-        path.write_bytes(data[:length])
+    too_long = (2**50).to_bytes(8, "little") + data[8:]
+    for damaged in (*(data[:length] for length in range(len(data))), too_long):
+        (tmp_path / "cut").write_bytes(damaged)
         with pytest.raises(MethodError, match="does not parse"):
-            codec.read(path)
-    path.write_bytes((2**50).to_bytes(8, "little") + data[8:])
-    with pytest.raises(MethodError, match="does not parse"):
-        codec.read(path)
+            codec.read(tmp_path / "cut")
 
 
 def test_floats_counts_floating_point_numbers_only() -> None:
-    tree = {
-        "head": {"w": torch.zeros(3, 2), "n": torch.zeros(9, dtype=torch.int64)},
-        "h": torch.zeros(4, dtype=torch.half),
-    }
-    assert codec.size(tree)[1] == 10
+    head = {"w": torch.zeros(3, 2), "n": torch.zeros(9, dtype=torch.int64)}
+    assert codec.size({"head": head, "h": torch.zeros(4, dtype=torch.half)})[1] == 10
 
 
 def test_one_memory_under_two_names_and_views_travel() -> None:

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-import tomli_w
 
 import fedkin
 from fedkin.errors import ConfigError, RunError
@@ -20,14 +19,14 @@ from fedkin.records.comparison import comparison_rows, csv_row
 from fedkin.records.run import find_runs, read_run
 from fedkin.report.collect import collect
 from fedkin.report.ranks import entries
-from fedkin.running.experiment import Experiment, read_table
+from fedkin.running.experiment import Experiment, load, read_table
 from fedkin.running.grid import Choice, Runs
 from fedkin.running.grid import compare as by_command
 from fedkin.running.grid import sweep as sweep_by_command
 from fedkin.settings import flat
 from graph.strategies import dense
-from support import small_federation
-from tiny import TABLE
+from support import present, small_federation
+from tiny import TABLE, written
 
 pytestmark = pytest.mark.usefixtures("forgotten")
 FEW: dict[str, Any] = {"rounds": 1, "training": {"local_steps": 2, "lr": 0.1}}
@@ -60,15 +59,13 @@ class Linked(FedAvg):
 
 def test_a_graph_of_ones_own_has_the_controls_of_a_graph() -> None:
     federation = small_federation()
-    assert federation.planted is not None
+    planted = present(federation.planted)
     found = fedkin.compare(federation, [Linked], controls=True, seeds=[0], **FEW)
     assert list(found) == ["linked", "linked@self", "linked@one", "linked@random", "linked@oracle"]
     weights = {name: runs[0].graph for name, runs in found.items()}
     ids = sorted(federation)
-    planted = [[a != b and federation.planted[a] == federation.planted[b] for b in ids] for a in ids]
-    graph = weights["linked@oracle"]
-    assert graph is not None
-    assert np.array_equal(dense(graph.weights), planted)
+    expected = [[a != b and planted[a] == planted[b] for b in ids] for a in ids]
+    assert np.array_equal(dense(present(weights["linked@oracle"]).weights), expected)
 
 
 @pytest.mark.slow
@@ -99,15 +96,11 @@ def test_names_classes_objects_and_controls_on_a_federation(tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_an_experiment_gives_what_the_command_gives(tmp_path: Path) -> None:
-    few = {**TABLE, "training": {**TABLE["training"], "rounds": 2}}
-    (tmp_path / "e.toml").write_text(tomli_w.dumps(few))
-    plan = Experiment.of(few)
+    plan = load(written(tmp_path / "e.toml", training={**TABLE["training"], "rounds": 2}))
     wanted = by_command(Runs(plan, tmp_path), ["local", "fedavg"], [0, 1])
     made = fedkin.compare(tmp_path / "e.toml", ["local", FedAvg()], seeds=[0, 1])
-    timeless = [{name: each for name, each in row.items() if name != "seconds"} for row in made.rows]
-    assert timeless == [
-        {name: each for name, each in row.items() if name != "seconds"} for row in comparison_rows(wanted)
-    ]
+    for mine, row in zip(made.rows, comparison_rows(wanted), strict=True):
+        assert {**mine, "seconds": 0} == {**row, "seconds": 0}
     own = fedkin.compare(plan, [Halved(share=0.25)], changes={"training.lr": 0.2}, rounds=1, out=tmp_path / "own")
     assert own["halved"][0].summary["rounds"] == 1
     kept = Experiment.of(read_table(tmp_path / "own" / "experiment.toml"))
@@ -127,9 +120,8 @@ def test_one_method_with_several_settings_has_labels(tmp_path: Path) -> None:
     means = [f"fedprox mu={mu} {figure:.3f}" for mu, figure in zip((0.0, 9.0), figures, strict=True)]
     assert repr(swept) == f"Comparison(accuracy, 1 seed: {', '.join(means)})"
     assert [one.results[3].rounds for one in swept.grid] == [by_seed[3].rounds for by_seed in found.values()]
-    command = sweep_by_command(
-        Runs(plan, tmp_path), ["fedprox"], [Choice("method.mu", (0.0, 9.0))], [3], tmp_path / "s"
-    )
+    choices = [Choice("method.mu", (0.0, 9.0))]
+    command = sweep_by_command(Runs(plan, tmp_path), ["fedprox"], choices, [3], tmp_path / "s")
     assert [one.results[3].rounds for one in command] == [one.results[3].rounds for one in swept.grid]
     assert [flat(csv_row(row))["method.mu"] for row in swept.rows] == [0.0, 9.0]
 
@@ -140,14 +132,11 @@ def test_a_sweep_on_a_federation(tmp_path: Path) -> None:
         rounds=1, training={"local_steps": 2}, out=tmp_path / "s",
     )  # fmt: skip
     assert [(one.method, dict(one.settings)) for one in found.grid] == [
-        ("local", {"training.lr": 0.1}),
-        ("fedprox", {"training.lr": 0.1, "method.mu": 0.0}),
-        ("fedprox", {"training.lr": 0.1, "method.mu": 1.0}),
-    ]
+        ("local", {"training.lr": 0.1}), *(("fedprox", {"training.lr": 0.1, "method.mu": mu}) for mu in (0.0, 1.0)),
+    ]  # fmt: skip
     alone = fedkin.run("fedprox", small_federation(), mu=1.0, **FEW)
     assert found.grid[2].results[0].rounds == alone.rounds
-    assert found.report is not None
-    assert found.report.exists()
+    assert present(found.report).exists()
     assert len(found.table) == 3
 
 
@@ -229,17 +218,14 @@ def test_an_experiment_has_its_own_settings_and_names_stay_one_methods() -> None
 
 def test_a_method_in_a_file_keeps_its_records_inside_the_folder(tmp_path: Path) -> None:
     file = tmp_path / "compared_own.py"
-    file.write_text(
-        "from fedkin.methods.fedavg import FedAvg\n\n\nclass Mine(FedAvg):\n    name = 'mine'\n    title = 'Mine'\n"
-    )
+    file.write_text("from fedkin.methods.fedavg import FedAvg\n\nclass Mine(FedAvg):\n    name = title = 'mine'\n")
     before = set(tmp_path.iterdir())
     found = fedkin.compare(small_federation(), [f"{file}:Mine", f"{file}:Mine@self"], **FEW, out=tmp_path / "c")
     assert list(found) == ["mine", "mine@self"]
     assert set(tmp_path.iterdir()) - before <= {tmp_path / "c", tmp_path / "__pycache__"}
     assert {path.name for path in (tmp_path / "c").iterdir() if path.is_dir()} == {"mine-seed0", "mine@self-seed0"}
-    swept = fedkin.sweep(
-        small_federation(), {"m": f"{file}:Mine"}, {"training.lr": [0.1]}, rounds=1, out=tmp_path / "s"
-    )
+    mine = {"m": f"{file}:Mine"}
+    swept = fedkin.sweep(small_federation(), mine, {"training.lr": [0.1]}, rounds=1, out=tmp_path / "s")
     assert [one.method for one in swept.grid] == ["m"]
     with pytest.raises(ConfigError, match="methods: 'mine' twice"):
         fedkin.compare(small_federation(), [f"{file}:Mine", f"{file.parent}/./compared_own.py:Mine"])
@@ -326,10 +312,9 @@ def test_labels_are_methods_of_their_own_in_the_report(tmp_path: Path) -> None:
     for_report = collect([tmp_path / "c"])
     ranked = {one.method for one in entries([read_run(folder) for folder in find_runs([tmp_path / "c"])])}
     assert ranked == {one["title"] for one in for_report["methods"]}
-    assert {one["label"]: one["title"] for one in for_report["methods"]} == {
-        "base": "Local training (base)",
-        **{name: f"FedProx ({name})" for name in ("strong", "strong@self", "weak", "weak@self")},
-    }
+    titles = {name: f"FedProx ({name})" for name in ("strong", "strong@self", "weak", "weak@self")}
+    titles["base"] = "Local training (base)"
+    assert {one["label"]: one["title"] for one in for_report["methods"]} == titles
     rows = {row["label"]: row for row in for_report["table"]}
     for name in ("weak", "strong"):
         alone = found.difference(name, f"{name}@self")
@@ -347,10 +332,8 @@ def test_labels_are_methods_of_their_own_in_the_report(tmp_path: Path) -> None:
 
 
 def test_the_report_of_samples_that_were_handed_over_prints_no_command_that_cannot_run(tmp_path: Path) -> None:
-    few: dict[str, Any] = {"rounds": 1, "training": {"local_steps": 1}}
-    found = fedkin.compare(small_federation(), ["local", "fedavg"], seeds="0-1", out=tmp_path / "c", **few)
-    assert found.report is not None
-    page = found.report.read_text()
+    found = fedkin.compare(small_federation(), ["local", "fedavg"], seeds="0-1", out=tmp_path / "c", **FEW)
+    page = present(found.report).read_text()
     assert 'id="command"' not in page
     assert "The samples came from a Python program, so no command can read them" in page
     assert "[training]" in page

@@ -6,6 +6,7 @@ import importlib.util
 import re
 import shlex
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from typing import Any
 
 import click
 import pytest
+import tomli_w
 import typer
 
 import fedkin
@@ -45,15 +47,11 @@ def prose(page: Path) -> str:
 
 def slugs(page: Path) -> set[str]:
     """The anchors of a page's headings, as GitHub and the site make them."""
-    found: set[str] = set()
+    found: list[str] = []
     for heading in re.findall(r"^#+ (.+)$", prose(page), flags=re.M):
         words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").strip().lower()
-        slug = re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
-        number = 1
-        while (name := slug if number == 1 else f"{slug}-{number - 1}") in found:
-            number += 1
-        found.add(name)
-    return found
+        found.append(re.sub(r"[^\w\- ]", "", words).replace(" ", "-"))
+    return {*found, *(f"{slug}-{number}" for slug, count in Counter(found).items() for number in range(1, count))}
 
 
 def wrong_links(page: Path, text: str) -> list[str]:
@@ -96,9 +94,7 @@ def test_the_tests_that_the_page_on_security_names_are_there() -> None:
 
 
 def test_links_that_lead_nowhere_are_seen() -> None:
-    text = (
-        "[a](data.md) [b](dta.md) [c](data.md#images) [d](data.md#idd) [e](../README.md) `docs/data.md` `docs/dta.md`"
-    )
+    text = "[a](data.md) [b](dta.md) [c](data.md#images) [d](data.md#idd) [](../README.md) `docs/data.md` `docs/dta.md`"
     assert wrong_links(DOCS / "tasks.md", text) == ["dta.md", "data.md#idd", "../README.md", "docs/dta.md"]
 
 
@@ -184,20 +180,7 @@ name = "mlp"
 [method]
 name = "fedavg"
 """
-KNOWN = {
-    "name",
-    "data",
-    "scenario",
-    "model",
-    "training",
-    "method",
-    "methods",
-    "run",
-    "network",
-    "privacy",
-    "faults",
-    "trackers",
-}
+KNOWN = {"name", "data", "scenario", "model", "training", "method", "methods", "run", "network", "privacy", "faults"}
 
 
 def test_changed_settings_exist(tmp_path: Path) -> None:
@@ -233,8 +216,6 @@ def experiments() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def test_experiments(tmp_path: Path) -> None:
-    import tomli_w
-
     places = []
     for number, (place, table) in enumerate(experiments()):
         places.append(place)
@@ -250,8 +231,8 @@ def test_experiments(tmp_path: Path) -> None:
 
 
 def test_the_table_of_one_s_own_can_be_read() -> None:
-    blocks = [tomllib.loads(body) for language, body in FENCE.findall((DOCS / "comparing.md").read_text("utf-8"))
-              if language.startswith("toml")]  # fmt: skip
+    found = FENCE.findall((DOCS / "comparing.md").read_text("utf-8"))
+    blocks = [tomllib.loads(body) for language, body in found if language.startswith("toml")]
     (table,) = [PaperTable(**block) for block in blocks if "federation" in block]
     assert [row.name for row in table.rows()] == ["local", "fedavg", "kin", "ditto-weak"]
 
@@ -310,11 +291,8 @@ def test_the_reference_has_every_public_name() -> None:
         assert f"::: fedkin.{name}\n" in reference["reference/fedkin.md"] or name == "__version__"
     for name, method in METHODS.items():
         assert f"::: {method.__module__}.{method.__name__}\n" in reference["reference/fedkin.methods.md"], name
-    rooms = {
-        path.stem
-        for path in (ROOT / "src" / "fedkin").iterdir()
-        if path.suffix == ".py" or (path / "__init__.py").exists()
-    }
+    package = ROOT / "src" / "fedkin"
+    rooms = {path.stem for path in package.glob("*.py")} | {path.parent.name for path in package.glob("*/__init__.py")}
     shown = {module.split(".")[1] for module in pages.PUBLIC if "." in module}
     assert rooms - {"__init__"} == shown | set(pages.INSIDE), "a new room is for users (PUBLIC) or not (INSIDE)"
 

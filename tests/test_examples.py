@@ -24,19 +24,18 @@ def test_docstrings(name: str) -> None:
     assert found.failed == 0
 
 
-def test_the_page_of_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("here")
+def test_the_page_of_data() -> None:
     result = doctest.testfile(str(ROOT / "docs" / "data.md"), module_relative=False)
     assert result.attempted > 10
     assert result.failed == 0
 
 
-@pytest.mark.usefixtures("forgotten")
+@pytest.mark.usefixtures("forgotten", "here")
 @pytest.mark.parametrize("page", ["docs/writing-a-method.md", "docs/models.md", "docs/tasks.md"])
-def test_pages(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages(page: str) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), flags=re.S)
     assert blocks
-    monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     for block in blocks:
         exec(compile(block, page, "exec"), names)

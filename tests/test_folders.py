@@ -56,9 +56,7 @@ def test_a_file_in_the_place_of_a_folder_is_named(tmp_path: Path) -> None:
         pass
 
 
-def test_new_folders_are_written_to_the_disk_in_the_folders_above(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_new_folders_are_on_the_disk_in_the_folders_above(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     monkeypatch.setattr("os.fsync", lambda number: seen.append(os.readlink(f"/proc/self/fd/{number}")))
     make_durable(tmp_path / "a" / "b")

@@ -93,20 +93,17 @@ def test_every_bad_field_is_named_at_once() -> None:
         parse(Training, {"lr": -1, "batch_sise": 3}, "training")
 
 
-def test_not_a_number_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"training\.lr: .*finite"):
-        parse(Training, {"lr": float("nan")}, "training")
-
-
-def test_steps_and_epochs_exclude_each_other() -> None:
-    with pytest.raises(ConfigError, match="give local_steps or local_epochs, not both"):
-        parse(Training, {"local_steps": 1, "local_epochs": 1}, "training")
-
-
-@pytest.mark.parametrize("clients_per_round", [0, -0.5, 1.5, "some"])
-def test_per_round_is_a_count_a_fraction_or_all(clients_per_round: object) -> None:
-    with pytest.raises(ConfigError, match=r"training.*clients_per_round"):
-        parse(Training, {"clients_per_round": clients_per_round}, "training")
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"lr": float("nan")}, r"training\.lr: .*finite"),
+        ({"local_steps": 1, "local_epochs": 1}, "give local_steps or local_epochs, not both"),
+        *(({"clients_per_round": wrong}, "training.*clients_per_round") for wrong in (0, -0.5, 1.5, "some")),
+    ],
+)
+def test_training_that_makes_no_sense_is_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        parse(Training, given, "training")
 
 
 def test_choose_lists_all_when_nothing_is_near() -> None:

@@ -31,6 +31,11 @@ def _plain(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
+def named(requirements: list[str]) -> set[str]:
+    """The packages of requirements, without versions."""
+    return {_plain(re.split(r"[<>=~!\[; ]", one)[0]) for one in requirements}
+
+
 @pytest.mark.parametrize("path", LOCKS, ids=lambda path: path.name)
 def test_every_package_has_a_version_and_hashes(path: Path) -> None:
     found = locked(path)
@@ -40,22 +45,13 @@ def test_every_package_has_a_version_and_hashes(path: Path) -> None:
 
 def test_everything_that_the_project_names_is_locked() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    named = [
-        *project["dependencies"],
-        *project["optional-dependencies"]["dev"],
-        *project["optional-dependencies"]["ray"],
-        *project["optional-dependencies"]["network"],
-        *project["optional-dependencies"]["hub"],
-        *project["optional-dependencies"]["transformers"],
-        *project["optional-dependencies"]["onnx"],
-    ]
-    wanted = {_plain(re.split(r"[<>=~!\[; ]", one)[0]) for one in named}
-    names = ("ray", "network", "hub", "transformers", "onnx")
+    names, optional = ("ray", "network", "hub", "transformers", "onnx"), project["optional-dependencies"]
+    wanted = named([*project["dependencies"], *(one for extra in ("dev", *names) for one in optional[extra])])
     extras = {name for extra in names for name in locked(ROOT / f"constraints/{extra}.txt")}
     assert wanted <= {*locked(ROOT / "constraints.txt"), *extras, "torch"}
-    flower = {_plain(re.split(r"[<>=~!\[; ]", one)[0]) for one in project["optional-dependencies"]["flower"]}
+    flower = named(optional["flower"])
     assert flower <= {*locked(ROOT / "constraints/flower.txt")}  # an environment of its own, whole but for torch
-    site = {_plain(re.split(r"[<>=~!\[; ]", one)[0]) for one in (ROOT / ".ci/docs.in").read_text().split()}
+    site = named((ROOT / ".ci/docs.in").read_text().split())
     assert site <= {*locked(ROOT / "constraints/docs.txt")}  # an environment of its own, without fedkin
     files = [(ROOT / f"constraints/{name}.txt").read_text() for name in ("cpu", "torch")]
     (version,) = {pinned for text in files for pinned in re.findall(r"^torch==[0-9.]+", text, re.MULTILINE)}

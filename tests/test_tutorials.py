@@ -22,10 +22,9 @@ BLOCK = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", flags=re.M 
 
 
 @pytest.fixture(autouse=True)
-def empty(forgotten: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def empty(forgotten: None, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty folder, from which nothing that a page defines is known afterwards."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.syspath_prepend(str(here))
 
 
 def like(shown: str, line: str) -> bool:
@@ -49,6 +48,13 @@ def missing(shown: str, printed: str) -> str | None:
     return None
 
 
+def done(code: str, file: str, names: dict[str, Any]) -> str:
+    """What this code prints."""
+    with contextlib.redirect_stdout(io.StringIO()) as heard:
+        exec(compile(code, file, "exec"), names)
+    return heard.getvalue()
+
+
 def called(words: list[str]) -> str:
     """What a command prints."""
     if words[0] == "python":
@@ -67,9 +73,7 @@ def follow(page: Path) -> int:
         elif language == "sh":
             printed = "\n".join(called(shlex.split(line)) for line in body.splitlines())
         elif language == "python":
-            with contextlib.redirect_stdout(io.StringIO()) as heard:
-                exec(compile(body, str(page), "exec"), names)
-            printed = heard.getvalue()
+            printed = done(body, str(page), names)
         elif language == "text":
             assert missing(body, printed) is None, f"{page.name}: not printed: {missing(body, printed)}\n{printed}"
             compared += 1
@@ -88,9 +92,8 @@ def test_tutorial(page: str, blocks: int) -> None:
 def test_readme() -> None:
     text = (DOCS.parent / "README.md").read_text(encoding="utf-8")
     code, shown = re.findall(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", text, flags=re.M | re.S)[0]
-    with contextlib.redirect_stdout(io.StringIO()) as heard:
-        exec(compile(code, "README.md", "exec"), {"__name__": "page"})
-    assert missing(shown, heard.getvalue()) is None, heard.getvalue()
+    printed = done(code, "README.md", {"__name__": "page"})
+    assert missing(shown, printed) is None, printed
 
 
 def test_what_is_not_printed_is_seen() -> None:

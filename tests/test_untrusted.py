@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import struct
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from fedkin.data.sources.images import read_idx
 from fedkin.errors import DataError
 from fedkin.graph.tables import read_signatures
 from fedkin.untrusted import Refused, arrays_in, cell, escaped, json_of, most, parquet_in, text_in, toml_of
-from support import module_at
+from support import idx_bytes, module_at
 
 
 @pytest.fixture
@@ -113,9 +112,7 @@ def test_a_table_that_grows_too_much_is_refused_unread(tmp_path: Path, megabyte:
 
 
 def test_packed_files_that_grow_too_much_are_refused_unread(tmp_path: Path, megabyte: None) -> None:
-    (tmp_path / "a.gz").write_bytes(
-        gzip.compress(b"\0\0\x08\x03" + struct.pack(">3I", 2000, 32, 32) + bytes(2000 * 1024))
-    )
+    (tmp_path / "a.gz").write_bytes(gzip.compress(idx_bytes(np.zeros((2000, 32, 32)))))
     with pytest.raises(DataError, match="truncated"):
         read_idx(tmp_path / "a.gz", 3)
     (tmp_path / "t.csv.gz").write_bytes(gzip.compress(b"id\n" + b"1\n" * 10**6))

@@ -9,7 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+import tomli_w
+
 from fedkin.records.files import read_seal, stamp_of, write_seal
+from fedkin.running.experiment import Experiment
+from fedkin.running.loop import run_experiment
 
 TABLE: dict[str, Any] = {
     "name": "small",
@@ -20,6 +25,12 @@ TABLE: dict[str, Any] = {
     "method": {"name": "sfmtl-graph", "lam": 0.5},
     "run": {"checkpoint_every": 2, "mode": "one-by-one"},
 }
+
+
+def written(path: Path, **sections: Any) -> Path:
+    """An experiment file: TABLE with these sections in place of its own."""
+    path.write_text(tomli_w.dumps(TABLE | sections))
+    return path
 
 
 class CutAt:
@@ -42,6 +53,12 @@ class CutAt:
 
     def stopping(self) -> bool:
         return self.how == "stop" and self.now == self.round
+
+
+def cut(experiment: Experiment, folder: Path, round: int) -> None:
+    """A run that breaks off after a round."""
+    with pytest.raises(RuntimeError, match="cut"):
+        run_experiment(experiment, Path(), folder, watcher=CutAt(round))
 
 
 def reseal(folder: Path) -> None:

@@ -18,6 +18,8 @@ from report.fake_runs import make_comparison
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium: pip install -e .[dev]")
 
+pytestmark = pytest.mark.slow
+BOLD = '<b title="x">bold</b>'
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 _FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--window-size=1280,900",
@@ -45,29 +47,34 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("report")
-    names = {0: '<b title="x">bold</b>'}
-    make_comparison(folder / "made", (0, 1), clients=24, rounds=8, groups=4, clients_per_round=16,
-        names=names, wandering=0.2,
-                    features=(4, 8), owned=4)  # fmt: skip
-    out: Path = write_report([folder / "made"], folder / "report.html")
-    return out.as_uri()
+    make_comparison(folder / "made", (0, 1), clients=24, rounds=8, groups=4, clients_per_round=16, names={0: BOLD},
+                    wandering=0.2, features=(4, 8), owned=4)  # fmt: skip
+    return write_report([folder / "made"], folder / "report.html").as_uri()
 
 
-def ready(driver: Any) -> None:
-    """Wait until the page has unpacked its library and drawn."""
+def opened(driver: Any, address: str, width: int = 1280, scheme: str = "light") -> Any:
+    """A page, freshly loaded, once it has unpacked its library and drawn."""
     from selenium.webdriver.support.wait import WebDriverWait
 
+    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 700}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+    driver.get_log("browser")  # what earlier pages left
+    driver.get(address)
     wait = WebDriverWait(driver, 30, 0.05)
     wait.until(lambda driver: driver.execute_script("return document.documentElement.dataset.drawn") == "yes")
+    return driver
+
+
+def complaints(driver: Any) -> list[Any]:
+    """The errors of the page's programs."""
+    return [entry for entry in driver.get_log("browser") if entry["level"] == "SEVERE"]
 
 
 @pytest.fixture
 def open_page(driver: Any, address: str) -> Any:
-    """The page, freshly loaded at 1280 px and drawn."""
-    resize(driver, 1280)
-    driver.get(address)
-    ready(driver)
-    return driver
+    return opened(driver, address)
 
 
 @pytest.fixture(scope="module")
@@ -76,24 +83,12 @@ def address_of_two(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("two")
     for name in ("a", "b"):
         make_comparison(folder / name, clients=8, rounds=6, still=2, wandering=0.7)
-    out: Path = write_report([folder / "a", folder / "b"], folder / "report.html")
-    return out.as_uri()
+    return write_report([folder / "a", folder / "b"], folder / "report.html").as_uri()
 
 
 @pytest.fixture
 def two(driver: Any, address_of_two: str) -> Any:
-    """The page of two comparisons, freshly loaded at 1280 px and drawn."""
-    resize(driver, 1280)
-    driver.get(address_of_two)
-    ready(driver)
-    return driver
-
-
-def resize(driver: Any, width: int, scheme: str = "light") -> None:
-    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 700}
-    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
-    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+    return opened(driver, address_of_two)
 
 
 def find(driver: Any, css: str) -> Any:
@@ -102,9 +97,7 @@ def find(driver: Any, css: str) -> Any:
 
 def drawn(driver: Any, chart: str) -> Any:
     """The data of a chart's traces, as drawn."""
-    script = (
-        "return document.getElementById(arguments[0]).data.map(t => ({x: t.x, y: t.y, meta: t.meta, name: t.name}))"
-    )
+    script = "return document.getElementById(arguments[0]).data.map(({x, y, meta, name}) => ({x, y, meta, name}))"
     return driver.execute_script(script, chart)
 
 
@@ -125,17 +118,14 @@ def click_point(driver: Any, chart: str, trace: int, point: int) -> int:
     return int(spot[2])
 
 
-@pytest.mark.slow
 def test_no_errors_and_nothing_loaded(open_page: Any) -> None:
-    assert [entry for entry in open_page.get_log("browser") if entry["level"] == "SEVERE"] == []
+    assert complaints(open_page) == []
     assert open_page.execute_script("return performance.getEntriesByType('resource').length") == 0
-    charts = ("curves", "gain", "graph-plot", "history", "matrix-plot", "sharing-curve",
-              "influence-plot", "features-plot", "heads-plot")  # fmt: skip
-    for chart in charts:
+    charts = "curves gain graph-plot history matrix-plot sharing-curve influence-plot features-plot heads-plot"
+    for chart in charts.split():
         assert drawn(open_page, chart), chart
 
 
-@pytest.mark.slow
 def test_slider_changes_the_graph_and_the_matrix(open_page: Any) -> None:
     slider = find(open_page, "#round")
     before = drawn(open_page, "graph-plot"), find(open_page, "#round-text").text
@@ -150,7 +140,6 @@ def choose(driver: Any, select: str, value: str) -> None:
     find(driver, f"#{select} option[value='{value}']").click()
 
 
-@pytest.mark.slow
 def test_weights_beside_what_is_shared(open_page: Any) -> None:
     assert {trace["name"] for trace in drawn(open_page, "sharing-curve")} >= {"no class in common", "the same classes"}
     assert "Correlation of weights" in find(open_page, "#sharing-text").text
@@ -159,7 +148,6 @@ def test_weights_beside_what_is_shared(open_page: Any) -> None:
         assert not find(open_page, part).is_displayed()
 
 
-@pytest.mark.slow
 def test_influential_clients_by_region(open_page: Any) -> None:
     counts = [int(cell.text) for cell in open_page.find_elements("css selector", "#influence-table td:nth-of-type(2)")]
     others, top = drawn(open_page, "influence-plot")
@@ -172,7 +160,6 @@ def test_influential_clients_by_region(open_page: Any) -> None:
     assert open_page.execute_script("return state.client") == client
 
 
-@pytest.mark.slow
 def test_features_by_round_colour_and_kind(open_page: Any) -> None:
     later = drawn(open_page, "features-plot")[0]
     assert len(later["x"]) == 24 * 3
@@ -198,10 +185,9 @@ def test_features_by_round_colour_and_kind(open_page: Any) -> None:
     choose(open_page, "seed", "1")
     assert not find(open_page, "#features-plot").is_displayed()
     assert "one seed only" in find(open_page, "#features-note").text
-    assert [entry for entry in open_page.get_log("browser") if entry["level"] == "SEVERE"] == []
+    assert complaints(open_page) == []
 
 
-@pytest.mark.slow
 def test_legend_switches_a_method(open_page: Any) -> None:
     button = find(open_page, "#curve-legend [data-method=fedavg]")
     assert "fedavg" in {trace["meta"] for trace in drawn(open_page, "curves")}
@@ -212,7 +198,6 @@ def test_legend_switches_a_method(open_page: Any) -> None:
     assert "fedavg" in {trace["meta"] for trace in drawn(open_page, "curves")}
 
 
-@pytest.mark.slow
 def test_a_curve_under_another_is_announced_and_the_sentence_is_one_click_away(open_page: Any) -> None:
     assert "lies under" not in find(open_page, "#curve-note").text
     open_page.execute_script(
@@ -226,7 +211,6 @@ def test_a_curve_under_another_is_announced_and_the_sentence_is_one_click_away(o
     assert len(find(open_page, "#headline").text.split()) <= 20
 
 
-@pytest.mark.slow
 def test_curves_switch_axis_and_figure(open_page: Any) -> None:
     rounds = drawn(open_page, "curves")
     find(open_page, "#curve-x [value=bytes]").click()
@@ -237,7 +221,6 @@ def test_curves_switch_axis_and_figure(open_page: Any) -> None:
     assert {trace["meta"] for trace in drawn(open_page, "curves")} == {"sfmtl-graph"}
 
 
-@pytest.mark.slow
 def test_click_follows_a_client(open_page: Any) -> None:
     shown = open_page.execute_script("return DATA.federations[run().federation].ids")
     client = click_point(open_page, "graph-plot", 5, 0)
@@ -252,7 +235,6 @@ def test_click_follows_a_client(open_page: Any) -> None:
     assert "Click a client" in find(open_page, "#client").text
 
 
-@pytest.mark.slow
 def test_other_method_and_seed(open_page: Any) -> None:
     find(open_page, "#seed option[value='1']").click()
     assert "seed 1" in find(open_page, "#gain-text").text
@@ -263,15 +245,12 @@ def test_other_method_and_seed(open_page: Any) -> None:
     assert "measured against" in find(open_page, "#gain-text").text
     find(open_page, "#method option[value=sfmtl-graph]").click()
     assert find(open_page, "#graph-plot").is_displayed()
-    assert [entry for entry in open_page.get_log("browser") if entry["level"] == "SEVERE"] == []
+    assert complaints(open_page) == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 def test_widths_and_schemes(driver: Any, address: str, width: int, scheme: str) -> None:
-    resize(driver, width, scheme)
-    driver.get(address)
-    ready(driver)
+    opened(driver, address, width, scheme)
     driver.execute_script("follow(3)")
     assert driver.execute_script("return document.documentElement.scrollWidth") <= width
     wide = driver.execute_script(
@@ -285,21 +264,19 @@ def test_widths_and_schemes(driver: Any, address: str, width: int, scheme: str) 
     assert driver.execute_script("return getComputedStyle(document.body).backgroundColor") != paper
 
 
-@pytest.mark.slow
 def test_an_unchanged_graph_stands_to_the_end(two: Any) -> None:
     assert find(two, "#round-text").text.startswith("rounds 2 to 6, unchanged: 8 clients")
-    told = two.execute_script("return document.getElementById('graph-plot').data[5].text")
+    points = "return document.getElementById('graph-plot').data[5].text"
+    told = two.execute_script(points)
     assert len(told) == 8
     assert all("after round 6" in text for text in told)
     assert find(two, "#matrix-note").text.startswith("Rounds 2 to 6 (")
     assert max(x for trace in drawn(two, "sharing-curve") for x in trace["x"]) == 6
     find(two, "#round").send_keys("\ue012")  # arrow left
     assert find(two, "#round-text").text.startswith("round 1: 8 clients")
-    told = two.execute_script("return document.getElementById('graph-plot').data[5].text")
-    assert all("after round 1" in text for text in told)
+    assert all("after round 1" in text for text in two.execute_script(points))
 
 
-@pytest.mark.slow
 def test_the_keyboard_stays_where_it_was(two: Any) -> None:
     two.execute_script("follow(0)")
     find(two, "#client ol button").send_keys("\n")
@@ -313,40 +290,30 @@ def test_the_keyboard_stays_where_it_was(two: Any) -> None:
 def address_of_tests(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Kin's three groups and a client alone, beside a method without tests; one name is made of markup."""
     folder = tmp_path_factory.mktemp("tests")
-    make_comparison(folder / "made", methods=("local", "fedavg", "kin"), clients=24, groups=3,
-                    names={3: '<b title="x">bold</b>'})  # fmt: skip
-    out: Path = write_report([folder / "made"], folder / "report.html")
-    return out.as_uri()
+    make_comparison(folder / "made", methods=("local", "fedavg", "kin"), clients=24, groups=3, names={3: BOLD})
+    return write_report([folder / "made"], folder / "report.html").as_uri()
 
 
 @pytest.fixture
 def tested(driver: Any, address_of_tests: str) -> Any:
-    """The page of a run with tests, freshly loaded at 1280 px and drawn."""
-    resize(driver, 1280)
-    driver.get_log("browser")  # what earlier pages left
-    driver.get(address_of_tests)
-    ready(driver)
-    return driver
+    return opened(driver, address_of_tests)
 
 
-@pytest.mark.slow
 def test_the_groups_have_their_verdicts(tested: Any) -> None:
     find(tested, "#more summary").click()
     assert "3 groups and 1 client alone found by tests" in find(tested, "#sentence").text
-    assert find(tested, "#tests-text").text.startswith(
-        "3 groups and 1 client alone found by tests: within groups no difference"
-    )
+    found = "3 groups and 1 client alone found by tests: within groups no difference"
+    assert find(tested, "#tests-text").text.startswith(found)
     rows = [row.text for row in tested.find_elements("css selector", "#verdicts tbody tr")]
     assert len(rows) == 4
     assert all("cannot be told apart: one model serves all" in row for row in rows[:3])
     assert all(row.startswith(f"group {number}") for number, row in enumerate(rows[:3], 1))
     assert "differs from all others: trained alone" in rows[3]
     assert "site-023" in rows[3]
-    assert '<b title="x">bold</b>' in find(tested, "#verdicts").text
+    assert BOLD in find(tested, "#verdicts").text
     assert tested.execute_script("return document.querySelector('b[title=x]')") is None
 
 
-@pytest.mark.slow
 def test_the_tree_of_tests_opens_and_closes(tested: Any) -> None:
     nodes = tested.find_elements("css selector", "#tests-tree .node")
     expected = tested.execute_script("return run().graph.verdicts.tests.nodes")
@@ -367,7 +334,6 @@ def test_the_tree_of_tests_opens_and_closes(tested: Any) -> None:
     assert tested.find_elements("css selector", "#tests-tree .node")[-1].is_displayed()
 
 
-@pytest.mark.slow
 def test_the_way_of_a_followed_client_is_marked(tested: Any) -> None:
     def marked() -> list[str]:
         return [node.text.strip() for node in tested.find_elements("css selector", "#tests-tree .mine")]
@@ -386,11 +352,9 @@ def test_the_way_of_a_followed_client_is_marked(tested: Any) -> None:
     assert not any("site-023" in text for text in marked())
 
 
-@pytest.mark.slow
 def test_the_pages_of_a_graph_and_of_a_sweep_are_drawn_from_the_packed_library(driver: Any, tmp_path: Path) -> None:
     weights = np.kron(np.eye(2), np.ones((3, 3))) - np.eye(6)
-    ids = tuple("abcdef")
-    graph = Graph(ids, weights, groups={id: place // 3 for place, id in enumerate(ids)})
+    graph = Graph(tuple("abcdef"), weights, groups=dict(zip("abcdef", (0, 0, 0, 1, 1, 1), strict=True)))
     draw_graph(graph, tmp_path / "graph.html", title="six clients")
     rows = [
         {"method": name, "metric": "accuracy", "seeds": [0, 1], "training.lr": lr, "mean": (0.5 + lr, 0.01)}
@@ -398,10 +362,8 @@ def test_the_pages_of_a_graph_and_of_a_sweep_are_drawn_from_the_packed_library(d
     ]  # fmt: skip
     draw_sweep(rows, ["training.lr"], tmp_path / "sweep.html", title="a sweep")
     for name, figures, traces in (("graph", 2, 4), ("sweep", 1, 2)):
-        resize(driver, 1280)
-        driver.get((tmp_path / f"{name}.html").as_uri())
-        ready(driver)
-        assert [entry for entry in driver.get_log("browser") if entry["level"] == "SEVERE"] == []
+        opened(driver, (tmp_path / f"{name}.html").as_uri())
+        assert complaints(driver) == []
         assert len(driver.find_elements("css selector", "svg.main-svg")) >= 2 * figures
         assert len(drawn(driver, f"figure-{figures - 1}")) == traces
         assert (tmp_path / f"{name}.html").stat().st_size < 1_500_000

@@ -28,7 +28,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
             x = np.asarray(samples.inputs(slice(None)))
             for place, (row, label) in enumerate(zip(x, samples.labels().tolist(), strict=True)):
                 patient += place % 2
-                lines.append(f"{id},p{patient},{label}," + ",".join(f"{value:.5f}" for value in row))
+                lines.append(f"{id},p{patient},{label},{','.join(map(str, row))}")
     path = tmp_path_factory.mktemp("table") / "stays.csv"
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
@@ -56,11 +56,8 @@ def test_the_experiment_does_what_was_recommended(advised: Path) -> None:
         assert getattr(experiment, section) == getattr(recorded, section)
     assert "patient" in experiment.table["data"]["leave_out"]
     result = run_experiment(experiment, Path("data"))
-    assert result.outcome is not None
-    for client in told["clients"]:
-        assert client["id"] in result.models
-    groups = [sorted(members) for members in experiment.table["method"].get("groups", {}).values()]
-    assert groups
+    assert {client["id"] for client in told["clients"]} <= result.models.keys()
+    groups = [sorted(members) for members in experiment.table["method"]["groups"].values()]
     assert sorted(groups) == [sorted(members) for members in told["groups"]]
 
 
@@ -91,9 +88,7 @@ def test_who_should_train_alone_gets_an_experiment_without_groups(tmp_path: Path
         slopes = np.roll([2.0, -2.0, 0.0, 0.0], place % 3) * (-1) ** (place // 3)
         x = rng.normal(size=(60, 4))
         y = rng.random(60) < 1 / (1 + np.exp(-2 * x @ slopes))
-        lines += [
-            f"s{place},{label:d}," + ",".join(f"{value:.4f}" for value in row) for row, label in zip(x, y, strict=True)
-        ]
+        lines += [f"s{place},{label:d},{','.join(map(str, row))}" for row, label in zip(x, y, strict=True)]
     (tmp_path / "t.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     said("advise", tmp_path / "t.csv", "--target", "y", "--client", "site", "--out", tmp_path / "out", *FAST)
     told = read_json(tmp_path / "out" / "advice.json")

@@ -10,23 +10,20 @@ from typing import Literal
 
 import numpy as np
 import pytest
-import tomli_w
 
 from cli.invoked import Terminal
 from fedkin.folders import locked
 from fedkin.learning.models import MODELS, Mlp
 from fedkin.network.client import LEAVES
 from fedkin.running.experiment import load
-from tiny import TABLE
+from tiny import written
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, terminal: Terminal) -> Terminal:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "e.toml").write_text(tomli_w.dumps(TABLE))
-    peers = {**TABLE, "method": {"name": "dfedavgm"}}
-    (tmp_path / "peers.toml").write_text(tomli_w.dumps(peers))
-    np.savez(tmp_path / "ann.npz", x=np.zeros((8, 4), np.float32), y=np.arange(8) % 2)
+def run(here: Path, terminal: Terminal) -> Terminal:
+    written(here / "e.toml")
+    written(here / "peers.toml", method={"name": "dfedavgm"})
+    np.savez(here / "ann.npz", x=np.zeros((8, 4), np.float32), y=np.arange(8) % 2)
     return terminal
 
 
@@ -42,10 +39,8 @@ def test_an_app_is_written_whole_and_never_over_another(run: Terminal, tmp_path:
         # Flower looks for an assignment without importing the module.
         assert any(isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) == name for line in tree.body)
     assert load(Path("app/fedkin_app/experiment.toml")) == load(Path("e.toml"))
-    assert (
-        run.refused("flower", "new", "app", "--experiment", "e.toml", "--out", "run")
-        == "app: not empty; name a new folder"
-    )
+    again = run.refused("flower", "new", "app", "--experiment", "e.toml", "--out", "run")
+    assert again == "app: not empty; name a new folder"
 
 
 class WithAFile(Mlp):
@@ -62,8 +57,7 @@ def test_what_flower_cannot_run_is_refused(run: Terminal, monkeypatch: pytest.Mo
         ("model.path", {"name": "with-a-file", "path": "net"}),
         ("model.nets.b.path", {"name": "mixed", "bodies": ["b"], "nets": nets}),
     ):
-        table = {**TABLE, "model": model, "network": {"clients": ["ann", "bob"]}}
-        Path("nets.toml").write_text(tomli_w.dumps(table))
+        written(Path("nets.toml"), model=model, network={"clients": ["ann", "bob"]})
         words = run.refused("flower", "new", "app", "--experiment", "nets.toml", "--out", "run")
         assert words.startswith(f"{place}: ")
         assert words.endswith(" is not absolute, and Flower starts an app in a folder of its own")
@@ -75,17 +69,16 @@ def test_what_flower_cannot_run_is_refused(run: Terminal, monkeypatch: pytest.Mo
 
 def test_a_node_says_what_is_wrong_before_anything_else(run: Terminal) -> None:
     more = ["--data", "ann.npz", "--state", "state", "--yes"]
-    words = run.refused("flower", "node", "e.toml", "--name", "a/b", "--socket", "s", *more)
-    assert words == "--name 'a/b': not a name that a client can have: 1 to 64 of A-Z a-z 0-9 . _ -"
-    words = run.refused("flower", "node", "e.toml", "--name", "ann", "--socket", "no/s", *more)
-    assert words == "--socket no/s: No such file or directory"
-    words = run.refused("flower", "node", "e.toml", "--name", "ann", "--socket", "s" * 200, *more)
-    assert words.endswith(": AF_UNIX path too long")
     with socket.socket(socket.AF_UNIX) as other:
         other.bind("s")
         other.listen()
-        words = run.refused("flower", "node", "e.toml", "--name", "ann", "--socket", "s", *more)
-    assert words == "--socket s: another process answers at s"
+        for name, place, says in (
+            ("a/b", "s", "--name 'a/b': not a name that a client can have: 1 to 64 of A-Z a-z 0-9 . _ -"),
+            ("ann", "no/s", "--socket no/s: No such file or directory"),
+            ("ann", "s" * 200, f"--socket {'s' * 200}: AF_UNIX path too long"),
+            ("ann", "s", "--socket s: another process answers at s"),
+        ):
+            assert run.refused("flower", "node", "e.toml", "--name", name, "--socket", place, *more) == says
 
 
 def test_a_node_that_runs_is_told_to_leave(run: Terminal, tmp_path: Path) -> None:

@@ -10,17 +10,15 @@ import shutil
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import tomli_w
 
 from cli.invoked import Terminal
 from report.fake_runs import make_run
-from tiny import TABLE
+from tiny import written
 
 ESCAPE = "\x1b]0;owned\x07\x1b[31m"
 # What a terminal obeys: C0 but for the ends of lines, DEL, C1, marks that turn the direction of writing.
@@ -28,9 +26,8 @@ OBEYED = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 @pytest.fixture
-def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, terminal: Terminal) -> Terminal:
+def told(here: Path, terminal: Terminal) -> Terminal:
     """Whole commands in an empty folder."""
-    monkeypatch.chdir(tmp_path)
     return terminal
 
 
@@ -47,11 +44,6 @@ def fails(told: Terminal) -> Callable[..., str]:
         return err
 
     return run
-
-
-def written(path: Path, **changes: Any) -> Path:
-    path.write_text(tomli_w.dumps({**TABLE, **changes}))
-    return path
 
 
 # -- texts that look like markup, or that a terminal obeys ----------------------------------------------------
@@ -83,10 +75,10 @@ def test_names_that_look_like_markup_are_shown_as_they_are(told: Terminal, tmp_p
 
 @pytest.mark.parametrize("id", [ESCAPE, "a\nb", "a\u202eb", "\x9b31m", "\0", "\ud800"], ids=range(6))
 def test_ids_that_a_terminal_obeys_are_refused(fails: Callable[..., str], tmp_path: Path, id: str) -> None:
-    np.savez(tmp_path / "a.npz", ids=np.array(["ann", f"b{id}b", "carl"]), x=np.eye(3))
+    ids = np.array(["ann", f"b{id}b", "carl"])
+    np.savez(tmp_path / "a.npz", ids=ids, x=np.eye(3))
     assert "a.npz" in fails("graph", "a.npz")
-    ids = np.repeat(np.array(["ann", f"b{id}b", "carl"]), 4)
-    np.savez(tmp_path / "b.npz", ids=ids, x=np.arange(24.0).reshape(12, 2))
+    np.savez(tmp_path / "b.npz", ids=np.repeat(ids, 4), x=np.arange(24.0).reshape(12, 2))
     assert "b.npz" in fails("graph", "b.npz", "--groups", "same")
     if id not in ("\0", "\ud800"):
         pq.write_table(pa.table({"client": ["ann", f"b{id}b"], "a": [1.0, 2.0]}), tmp_path / "a.parquet")
@@ -211,20 +203,13 @@ def test_names_of_300_letters(fails: Callable[..., str], tmp_path: Path) -> None
 
 
 def test_a_group_of_300_letters_has_a_folder(told: Terminal, tmp_path: Path) -> None:
-    groups = ["x" * 300, "x" * 299 + "y"]
-    rng = np.random.default_rng(0)
-    client = np.repeat(["a", "b", "c", "d"], 10)
-    np.savez(
-        tmp_path / "d.npz", x=rng.normal(size=(40, 4)).astype(np.float32), y=rng.integers(0, 2, 40),
-        client=client, group=np.repeat(groups, 20),
-    )  # fmt: skip
+    group = np.repeat(["x" * 300, "x" * 299 + "y"], 20)
+    np.savez(tmp_path / "d.npz", x=np.eye(40), y=np.arange(40) % 2, client=np.repeat([*"abcd"], 10), group=group)
     path = written(
         tmp_path / "a.toml", data={"source": "npz", "path": str(tmp_path / "d.npz")}, scenario={"name": "natural"},
         method={"name": "local"}, training={"rounds": 1},
     )  # fmt: skip
-    code, _, err = told(
-        "compare", str(path), "--rounds", "1", "--leave-out", "each", "--out", "o", "--methods", "local"
-    )
+    code, _, err = told("compare", path, "--leave-out", "each", "--out", "o", "--methods", "local")
     assert code == 0, err
     assert len(list((tmp_path / "o").glob("*/compare.json"))) == 2
 

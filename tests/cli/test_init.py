@@ -1,4 +1,4 @@
-"""`fedkin init` and `fedkin init --look` of an archive of arrays, a folder of images and a saved dataset."""
+"""`fedkin init` and `fedkin init --look`: archives, folders of images, saved datasets, tables and experiments."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from cli.invoked import refused, said
@@ -18,6 +19,7 @@ from fedkin.records.files import read_json
 from fedkin.records.run import read_run
 from fedkin.running.experiment import load
 from fedkin.running.init_experiment import FirstExperiment
+from tiny import written
 
 Arrays = dict[str, Any]
 SITES = ("north", "south", "west")
@@ -58,8 +60,7 @@ def test_an_archive_with_clients_runs_on_its_clients(digits: Arrays, tmp_path: P
     assert federation.task.shape == (1, 8, 8)
     assert table["data"] == {"source": "npz", "path": str(tmp_path / "digits.npz"), "channels": "none"}
     looked = ("init", "--look", tmp_path / "digits.npz")
-    shown = json.loads(said(*looked, "--json"))
-    assert [one["id"] for one in shown["clients"]] == sorted(SITES)
+    assert [one["id"] for one in json.loads(said(*looked, "--json"))["clients"]] == sorted(SITES)
     assert "3 clients, 240 training and 60 test samples, classification" in said(*looked)
 
 
@@ -73,8 +74,8 @@ def test_an_archive_without_clients_is_dealt_at_random(digits: Arrays, tmp_path:
     assert sum(len(client.test) for client in federation.values()) == 60
     inputs = np.concatenate([np.asarray(client.train.inputs(slice(None))) for client in federation.values()])
     np.testing.assert_allclose((inputs.mean(), inputs.std()), (0, 1), atol=1e-4)
-    assert "dealt at random to 10 clients" in (tmp_path / "first.toml").read_text()
-    assert "mean and std are those of all clients' training samples" in (tmp_path / "first.toml").read_text()
+    for words in ("dealt at random to 10 clients", "mean and std are those of all clients' training samples"):
+        assert words in (tmp_path / "first.toml").read_text()
 
 
 def test_numbers_to_predict_are_a_regression(digits: Arrays, tmp_path: Path) -> None:
@@ -138,15 +139,14 @@ def test_what_cannot_be_read_is_one_line(digits: Arrays, images: Path, tmp_path:
         np.savez(tmp_path / "a.npz", **{"x": digits["x"], "y": digits["y"], **arrays})
         return tmp_path / "a.npz"
 
-    whole: list[tuple[Path, tuple[str, ...], str]] = [
+    for data, more, text in (
         (tmp_path / "none.npz", (), "no such file"),
         (tmp_path / "none", (), "no such file or folder; expected a file, or a folder of files, that ends with .csv"),
         (images / "north", (), "put them in folders CLIENT/CLASS/"),
         (images / "north" / "class-0", (), "put them in folders CLIENT/CLASS/"),
         (images, ("--target", "y"), "--target: not for these data; a folder of images is CLIENT/CLASS/"),
         (saved(), ("--client", "site"), "--client: not for these data; a .npz file says this in its arrays"),
-    ]
-    for data, more, text in whole:
+    ):
         assert text in refused("init", data, *more, "--out", tmp_path / "first.toml")
         assert text in refused("init", "--look", data, *more)
     arrays: list[tuple[Arrays, str]] = [
@@ -200,10 +200,8 @@ class TestSaved:
 
     def test_rows_of_clients(self, save: Callable[..., Path]) -> None:
         rng = np.random.default_rng(0)
-        sites, wards = ([names[row % len(names)] for row in range(90)] for names in (SITES, ("icu", "er")))
-        ages, died = rng.normal(size=90).tolist(), rng.integers(0, 2, 90).tolist()
-        rows = {"site": sites, "age": ages, "ward": wards, "died": died}
-        data = save(rows)
+        data = save({"site": [*SITES] * 30, "age": rng.normal(size=90).tolist(), "ward": ["icu", "er"] * 45,
+                     "died": rng.integers(0, 2, 90).tolist()})  # fmt: skip
         assert f"--target: name the column to predict; {data} has site, age, ward, died" in refused("init", data)
         text = refused("init", data, "--target", "died")
         assert "--client: name the column that says whose each row is" in text
@@ -232,8 +230,8 @@ class TestSaved:
     def test_token_ids(self, save: Callable[..., Path]) -> None:
         rng = np.random.default_rng(0)
         ids = [rng.integers(1, 50, rng.integers(3, 9)).tolist() for _ in range(60)]
-        rows = {"input_ids": ids, "attention_mask": [[1] * len(one) for one in ids],
-                "label": [row % 2 for row in range(60)], "client": [SITES[row % 3] for row in range(60)]}  # fmt: skip
+        rows = {"input_ids": ids, "attention_mask": [[1] * len(one) for one in ids], "label": [0, 1] * 30,
+                "client": [*SITES] * 20}  # fmt: skip
         table, federation = started(save(rows))
         assert table["model"] == {"name": "text-mean"}
         assert sorted(federation) == sorted(SITES)
@@ -257,19 +255,15 @@ def test_codes_with_leading_zeros_become_categories(tmp_path: Path) -> None:
     (tmp_path / "d.csv").write_text("site,ward,x,row,died\n" + "\n".join(lines) + "\n")
     options = ("--target", "died", "--client", "site")
     looked = said("init", "--look", tmp_path / "d.csv", *options)
-    assert (
-        "codes: column 'ward' is read as numbers, although values have leading zeros, such as '000': if they are "
-        "codes, name it in categories"
-    ) in looked
+    assert "column 'ward' is read as numbers, although values have leading zeros, such as '000': if they are" in looked
     assert "codes: column 'row'" not in looked  # it is the number of the row
     table, federation = started(tmp_path / "d.csv", *options)
     assert table["data"]["categories"] == ["ward"]
     assert table["data"]["leave_out"] == ["row"]
     assert federation.encoding is not None
     assert federation.encoding.names == (*(f"ward=00{ward}" for ward in range(5)), "ward=(other)", "x")
-    assert "# codes: column 'ward' is in categories, since its numbers have leading zeros" in (
-        (tmp_path / "first.toml").read_text()
-    )
+    text = (tmp_path / "first.toml").read_text()
+    assert "# codes: column 'ward' is in categories, since its numbers have leading zeros" in text
 
 
 @pytest.mark.slow
@@ -290,7 +284,109 @@ def test_how_a_file_is_written_is_said_once_and_stands_in_the_experiment(tmp_pat
     }  # fmt: skip
     assert "data.decimal" in refused("init", data, *columns, "--decimal", ";")
     (tmp_path / "d.parquet").touch()
-    for look in ((), ("--look",)):
-        assert "--dates: not for these data; a Parquet file" in refused(
-            "init", *look, tmp_path / "d.parquet", *columns, "--dates", "D/M/Y"
-        )
+    for command in (("init",), ("init", "--look")):
+        refusal = refused(*command, tmp_path / "d.parquet", *columns, "--dates", "D/M/Y")
+        assert "--dates: not for these data; a Parquet file" in refusal
+
+
+# -- tables --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stays(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({
+        "stay": np.arange(300), "hospital": rng.choice(["north", "south", "west"], 300),
+        "age": rng.normal(60, 10, 300), "ward": rng.choice(["icu", "er"], 300), "died": rng.integers(0, 2, 300),
+    })  # fmt: skip
+    frame.to_csv(tmp_path / "stays.csv", index=False)
+    (tmp_path / "each").mkdir()
+    for name, own in frame.groupby("hospital"):
+        own.drop(columns="hospital").to_parquet(tmp_path / "each" / f"{name}.parquet")
+    return tmp_path
+
+
+def test_columns_are_listed_where_no_target_is_named(stays: Path) -> None:
+    text = said("init", "--look", stays / "stays.csv")
+    assert "300 rows. Name the column to predict" in text
+    lines = [line.split() for line in text.splitlines()]
+    assert ["ward", "category", "string", "0", "2"] in [line[:5] for line in lines]
+    found = json.loads(said("init", "--look", stays / "stays.csv", "--json"))
+    assert [one["kind"] for one in found["columns"]] == ["number", "category", "number", "category", "number"]
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_clients_and_what_looks_wrong_are_shown(stays: Path, folder: bool) -> None:
+    words = [stays / "each"] if folder else [stays / "stays.csv", "--client", "hospital"]
+    text = said("init", "--look", *words, "--target", "died")
+    assert "3 clients, 240 training and 60 test rows, risk of died (event: 1), 5 inputs of 3 columns" in text
+    assert "id: column 'stay' differs in every row" in text
+    facts = json.loads(said("init", "--look", *words, "--target", "died", "--json"))
+    assert [one["id"] for one in facts["clients"]] == ["north", "south", "west"]
+    assert sum(one["train"] + one["test"] for one in facts["clients"]) == 300
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_the_first_experiment_file_runs(stays: Path, folder: bool) -> None:
+    words = [stays / "each"] if folder else [stays / "stays.csv", "--client", "hospital"]
+    file = stays / "first.toml"
+    assert f"wrote {file}" in said("init", *words, "--target", "died", "--out", file)
+    data = tomllib.loads(file.read_text())["data"]
+    assert (data["leave_out"], data["kind"]) == (["stay"], "risk")
+    said("run", file, "--set", "training.rounds=2", "--out", stays / "out")
+    assert (stays / "out" / "report.html").exists()
+    assert f"{file}: exists; name another file: --out" in refused("init", *words, "--target", "died", "--out", file)
+    nowhere = stays / "nowhere" / "first.toml"
+    assert f"{nowhere}: cannot be written" in refused("init", *words, "--target", "died", "--out", nowhere)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["stays.csv", "--target", "died"], "expected the name of the column that says whose each row is"),
+        (["stays.csv", "--target", "dead", "--client", "hospital"], "did you mean 'died'"),
+        (["stays.csv", "--target", "died", "--client", "hospital", "--kind", "risks"], "data.kind"),
+        (["stays.txt"], "expected a file, or a folder of files, that ends with .csv"),
+        (["none.csv", "--target", "died"], "no such file or folder"),
+        (["empty"], "expected a file, or a folder of files, that ends with .csv"),
+    ],
+)
+def test_what_is_wrong_is_one_line(stays: Path, words: list[str], text: str) -> None:
+    (stays / "empty").mkdir()
+    assert text in refused("init", "--look", stays / words[0], *words[1:])
+
+
+# -- `fedkin init --look EXPERIMENT.toml`: the clients of a federation, as it is trained on ------------------------
+
+
+def test_figures_are_those_of_the_federation(tmp_path: Path) -> None:
+    place = written(tmp_path / "small.toml")
+    federation = load(place).federation(Path("nowhere"))
+    shown = json.loads(said("init", "--look", place, "--json"))
+    assert [one["id"] for one in shown["clients"]] == sorted(federation)
+    for one in shown["clients"]:
+        client = federation[one["id"]]
+        assert (one["train"], one["test"]) == (len(client.train), len(client.test))
+        assert one["classes"] == np.bincount(client.train.labels().numpy(), minlength=10).tolist()
+    text = said("init", "--look", place)
+    assert "6 clients" in text
+    assert "rot0" in text
+    assert "skew" not in text  # rotations change no labels
+
+
+def test_clients_with_classes_of_their_own_are_skewed(tmp_path: Path) -> None:
+    place = written(tmp_path / "small.toml", scenario={"name": "classes-per-client", "clients": 6, "classes": 2})
+    assert "skew: targets differ between clients beyond chance (effect 0." in said("init", "--look", place)
+
+
+@pytest.mark.parametrize("command", [["init", "--look"], ["advise"]])
+def test_options_of_tables_are_refused(tmp_path: Path, command: list[str]) -> None:
+    for words in (["--target", "died"], ["--leave-out", "a"]):
+        assert f"{words[0]}: not for these data" in refused(*command, written(tmp_path / "small.toml"), *words)
+
+
+def test_an_empty_cell_is_no_value_of_its_column(tmp_path: Path) -> None:
+    place = tmp_path / "stays.csv"
+    place.write_text("site,age,died\nn,,0\ns,2,1\nn,3,0\nn,,1\n")
+    column = json.loads(said("init", "--look", place, "--json"))["columns"][1]
+    assert (column["empty"], column["different"], column["values"]) == (2, 2, ["2", "3"])

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import json
+import re
 import stat
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import pytest
 import tomli_w
 
-from certificates import free_port
+from certificates import Town, free_port, new_town
 from cli.invoked import Terminal
-from fedkin.network.identity import load
-from fedkin.network.join_file import read_join
+from fedkin.network.identity import certificate_pem, load, write_private
+from fedkin.network.join_file import VERSION, Join, Member, read_join, write_join
+from fedkin.network.status import FILE, Other, Status
 from fedkin.network.zenoh_link import ZenohLink
-from tiny import TABLE
+from tiny import TABLE, written
 
 OWN_STAGE = """
 from fedkin.graph import stage
-
 
 @stage("groups")
 def halves(a):
@@ -30,9 +34,9 @@ def halves(a):
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, terminal: Terminal) -> Terminal:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "small.toml").write_text(tomli_w.dumps(TABLE))
+def run(here: Path, terminal: Terminal) -> Terminal:
+    written(here / "small.toml")
+    written(here / "peers.toml", method={"name": "dfedavgm"})
     return terminal
 
 
@@ -72,8 +76,7 @@ def test_an_invitation_to_parts_from_files_is_refused(run: Terminal) -> None:
     more = ["--ca", "ca/ca.crt", "--server", f"server={place}", "--member", "hospital-a", "--out", "join.toml"]
     graph = {"name": "sfmtl-graph", "graph": {"groups": "own_stage.py:halves"}}
     Path("own_stage.py").write_text(OWN_STAGE)
-    Path("stage.toml").write_text(tomli_w.dumps({**TABLE, "method": graph}))
-    words = run.refused("net", "invite", "stage.toml", *more)
+    words = run.refused("net", "invite", written(Path("stage.toml"), method=graph), *more)
     assert words.startswith(f"own: {Path('own_stage.py').resolve()}: over a network files stay where they are")
     assert not Path("join.toml").exists()
 
@@ -81,22 +84,17 @@ def test_an_invitation_to_parts_from_files_is_refused(run: Terminal) -> None:
 @pytest.mark.parametrize(
     ("table", "words"),
     [
-        (
-            {"network": {"clients": ["hospital-a", "west"]}},
-            "network.clients: 'west' is not invited: give --member west",
-        ),
+        ({"network": {"clients": ["hospital-a", "west"]}}, "network.clients: 'west' is not invited: give --member"),
         ({"network": {"clients": ["hospital-a"]}}, "--member hospital-b: network.clients does not name it"),
         ({"network": {"clients": 3}}, "network.clients: 3, and 2 are invited (hospital-a, hospital-b)"),
         ({"method": {"name": "given", "groups": {"one": ["hospital-a", "west"]}}}, "method.groups: no client 'west'"),
     ],
 )
-def test_clients_of_the_experiment_that_are_not_invited_are_named(
-    table: dict[str, Any], words: str, run: Terminal
-) -> None:
+def test_clients_of_the_experiment_that_are_not_invited_are_named(table: Any, words: str, run: Terminal) -> None:
     place = prepared(run)
-    Path("asked.toml").write_text(tomli_w.dumps({**TABLE, **table}))
     more = ["--ca", "ca/ca.crt", "--server", f"server={place}", "--member", "hospital-a", "--member", "hospital-b"]
-    assert run.refused("net", "invite", "asked.toml", *more, "--out", "join.toml").startswith(words)
+    asked = written(Path("asked.toml"), **table)
+    assert run.refused("net", "invite", asked, *more, "--out", "join.toml").startswith(words)
     assert not Path("join.toml").exists()
 
 
@@ -107,11 +105,10 @@ def test_show(run: Terminal) -> None:
     shown = run.did("net", "show", "ca/server.crt")
     assert "hosts:        127.0.0.1, server\n" in shown
     assert "signed by:    CN=fedkin-ca\n" in shown
-    Path("peers.toml").write_text(tomli_w.dumps({**TABLE, "method": {"name": "dfedavgm"}}))
     run.did(
-        *("net", "invite", "peers.toml", "--ca", "ca/ca.crt", "--member", f"north={place}", "--out", "join.toml"),
-        *("--name", "heart"),
-    )
+        "net", "invite", "peers.toml", "--ca", "ca/ca.crt", "--member", f"north={place}",
+        "--out", "join.toml", "--name", "heart",
+    )  # fmt: skip
     shown = run.did("net", "show", "join.toml")
     assert shown.startswith(f"federation:  heart\nserver:      none: peers\nmember:      north at {place}\n")
     join = json.loads(run.did("net", "show", "join.toml", "--json"))
@@ -166,19 +163,16 @@ def test_what_cannot_be_is_refused_in_one_line(run: Terminal) -> None:
         ("--member", "bob", "--certificate", "none"): "none: No such file",
     }.items():
         refused[*invite, *words] = why
-    refused["invite", "small.toml", "--ca", "ca/server.crt", "--member", "a", "--out", "j.toml"] = (
-        "--ca ca/server.crt: this certificate is not that of a CA"
-    )
-    refused["invite", "small.toml", "--ca", "ca/ca.key", "--member", "a", "--out", "j.toml"] = (
-        "ca/ca.key: not a certificate in PEM: it is a private key"
-    )
-    peers = ["invite", "peers.toml", "--ca", "ca/ca.crt", "--member", "a", "--out", "j.toml"]
-    refused[*peers, "--server", f"server={place}"] = "--server: method 'dfedavgm' has none, all members are peers"
-    Path("peers.toml").write_text(tomli_w.dumps({**TABLE, "method": {"name": "dfedavgm"}}))
-    refused["invite", "none.toml", "--ca", "ca/ca.crt", "--member", "a", "--out", "j.toml"] = "none.toml: "
-    refused["invite", "small.toml", "--ca", "none", "--member", "a", "--out", "j.toml"] = "none: No such file"
-    peers[-1] = "small.toml"
-    refused[*peers] = "small.toml: exists"
+    peers = ["--ca", "ca/ca.crt", "--member", "a", "--out"]
+    both = "peers.toml", *peers, "j.toml", "--server", f"server={place}"
+    refused["invite", *both] = "--server: method 'dfedavgm' has none, all members are peers"
+    refused["invite", "none.toml", *peers, "j.toml"] = "none.toml: "
+    refused["invite", "peers.toml", *peers, "small.toml"] = "small.toml: exists"
+    for file, why in {
+        "ca/server.crt": "--ca ca/server.crt: this certificate is not that of a CA",
+        "ca/ca.key": "ca/ca.key: not a certificate in PEM: it is a private key", "none": "none: No such file",
+    }.items():  # fmt: skip
+        refused["invite", "small.toml", "--ca", file, "--member", "a", "--out", "j.toml"] = why
     for words, why in refused.items():
         assert run.refused("net", *words).startswith(why), (words, why)
     assert not Path("j.toml").exists()
@@ -188,8 +182,7 @@ def test_what_cannot_be_is_refused_in_one_line(run: Terminal) -> None:
 
 
 @pytest.mark.parametrize(
-    ("package", "module"),
-    [("cryptography", "identity"), pytest.param("zenoh", "zenoh_link", marks=pytest.mark.slow)],
+    ("package", "module"), [("cryptography", "identity"), pytest.param("zenoh", "zenoh_link", marks=pytest.mark.slow)]
 )
 def test_a_package_that_is_not_installed_is_named(package: str, module: str) -> None:
     code = (
@@ -202,3 +195,165 @@ def test_a_package_that_is_not_installed_is_named(package: str, module: str) -> 
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("a federation over a network needs ")
     assert done.stdout.endswith(": pip install 'fedkin[network]'\n")
+
+
+# -- `serve`, `join` and `peer`: one line for whatever is wrong, before anything is opened or sent -----------------
+
+
+Refused = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def town() -> Town:
+    return new_town()
+
+
+@pytest.fixture
+def place(here: Path, town: Town) -> Path:
+    """A folder with a join file, keys, and a client's data."""
+    for name in ("server", "ann", "bob", "eve"):
+        write_private(here / f"{name}.key", town[name].key_pem)
+        (here / f"{name}.crt").write_bytes(certificate_pem(town[name].chain))
+    server = Member(locator=f"tls/127.0.0.1:{free_port()}")
+    invite(here / "join.toml", town, TABLE, server=server, ann=Member(), bob=Member())
+    written(here / "tiny.toml")
+    np.savez(here / "ann.npz", x=np.zeros((8, 1, 8, 8), np.float32), y=np.arange(8))
+    return here
+
+
+def invite(path: Path, town: Town, table: dict[str, Any], **book: Member) -> None:
+    """A join file for these members; one of the name "server" is that."""
+    ca, text = certificate_pem([town.ca]).decode(), tomli_w.dumps(table)
+    server = "server" if "server" in book else ""
+    write_join(Join(version=VERSION, federation="tiny", server=server, ca=ca, experiment=text, members=book), path)
+
+
+@pytest.fixture
+def refused(place: Path, terminal: Terminal) -> Refused:
+    return terminal.refused
+
+
+def test_a_server_with_the_wrong_key_or_experiment(place: Path, refused: Refused) -> None:
+    serve = ["net", "serve", "tiny.toml", "--join", "join.toml", "--out", "out", "--key"]
+    assert refused(*serve, "ann.key") == "--key ann.key: it is of 'ann', and the server is 'server'"
+    assert refused(*serve, "eve.key") == "--key eve.key: 'eve' is not a member of this federation"
+    assert refused(*serve, "none.key").startswith("none.crt: ")
+    written(place / "tiny.toml", training={**TABLE["training"], "lr": 0.3})
+    apart = "training.lr is 0.3 here and 0.1 there (there: in the join file)"
+    assert refused(*serve, "server.key") == f"the join file is of another experiment: {apart}"
+    assert not (place / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        ({"run": {"adversaries": "noise:0.2"}}, "^run.adversaries: these are simulated"),
+        ({"model": {"name": "mixed"}, "method": {"name": "local"}},
+         "^network.clients: 'mixed' deals bodies out by name: expected the names"),
+        ({"privacy": {"clip": 1.0, "noise": 1.0}}, "privacy.clip is 1.0 here and not set there"),
+        ({"network": {"deadlin": 5}}, "^tiny.toml: network.deadlin: no such setting; did you mean 'deadline'[?]$"),
+    ],
+    ids=["a fault of a simulation", "bodies by name", "noise is agreed like any other setting", "a typo"],
+)  # fmt: skip
+def test_an_experiment_that_cannot_be_served(sections: Any, said: str, place: Path, refused: Refused) -> None:
+    written(place / "tiny.toml", **sections)
+    assert re.search(said, refused("net", "serve", "tiny.toml", "--join", "join.toml", "--key", "server.key"))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["net", "join", "join.toml", "--data", "ann.npz", "--key", "server.key"], "which does not join"),
+        (["net", "join", "join.toml", "--data", "bob.npz", "--key", "ann.key"], "bob.npz: no such file"),
+        (["net", "join", "join.toml", "--data", "ann.csv", "--key", "ann.key"], "reads none"),
+        (["net", "join", "join.toml", "--data", "ann.npz", "--key", "ann.key", "--max-epsilon", "3"], "adds no noise"),
+        (["net", "join", "none.toml", "--data", "ann.npz", "--key", "ann.key"], "none.toml: No such file"),
+    ],
+)
+def test_what_a_participant_gives_wrongly(words: list[str], said: str, refused: Refused) -> None:
+    assert said in refused(*words)
+
+
+def test_who_is_dialled_needs_a_certificate_for_that_host(place: Path, town: Town, refused: Refused) -> None:
+    north, bob = Member(locator="tls/north.example.org:7447"), Member(locator="tls/127.0.0.1:7448")
+    invite(place / "hosts.toml", town, {**TABLE, "method": {"name": "dfedavgm"}}, ann=north, bob=bob)
+    said = refused("net", "join", "hosts.toml", "--data", "ann.npz", "--key", "ann.key", "--yes")
+    assert said.startswith("--key: the certificate of 'ann' is for ")
+    assert "the others dial it at tls/north.example.org:7447: make both anew with" in said
+    assert "fedkin net init DIR --name ann --host north.example.org, and have DIR/ann.csr signed" in said
+
+
+# -- `status`: a table from a participant's file, without a network ------------------------------------------------
+
+
+Said = Callable[..., str]
+State = Literal["running", "ended", "left"]
+
+
+def rows_of(text: str) -> dict[str, list[str]]:
+    """The cells of the lines of a table, by their first word."""
+    return {line.split()[0]: re.split("  +", line.strip()) for line in text.splitlines()}
+
+
+def write(folder: Path, state: State = "running", age: float = 0.0, name: str = "server") -> None:
+    folder.mkdir()
+    now = time.time() - age
+    north = Other(here=True, round=4, seen=now, bytes_in=24616, bytes_out=1000, group=0)
+    west = Other(here=False, round=2, seen=now - 300, refused=3, why="its signature \x1b[31m")
+    status = Status(
+        name=name, role="server", federation="three-hospitals", state=state, written=now, round=4, rounds=20,
+        others={"north": north, "west": west, "south": Other(here=False)}, nameless=2,
+    )  # fmt: skip
+    (folder / FILE).write_text(status.model_dump_json())
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch, terminal: Terminal) -> Said:
+    """What the command prints, and what it says of an error."""
+
+    monkeypatch.setenv("COLUMNS", "160")
+    return lambda *words: "".join(terminal("net", "status", *words)[1:])
+
+
+def test_a_table_of_who_is_there(tmp_path: Path, said: Said) -> None:
+    write(tmp_path / "run")
+    text = said(str(tmp_path / "run"))
+    assert "three-hospitals: server (server), round 4 of 20, running" in text
+    rows = rows_of(text)
+    assert rows["north"] == ["north", "yes", "4", "now", "24.6 kB", "1.0 kB", "0"]
+    assert "5 minutes ago" in rows["west"]
+    assert "never" in rows["south"]
+    assert "refused of west, the last: its signature \\x1b[31m" in text
+    assert "nobody knows whose: 2" in text
+    assert "\x1b" not in text
+
+
+def test_a_folder_of_folders_a_join_file_and_json(tmp_path: Path, said: Said) -> None:
+    write(tmp_path / "a-state", name="a")
+    write(tmp_path / "b-state", "ended", name="b")
+    text = said(str(tmp_path / "join.toml"))
+    assert "a (server), round 4 of 20, running" in text
+    assert "b (server), round 4 of 20, ended" in text
+    assert [each["name"] for each in json.loads(said(str(tmp_path), "--json")).values()] == ["a", "b"]
+
+
+def test_one_that_was_killed_is_said_to_be_silent(tmp_path: Path, said: Said) -> None:
+    write(tmp_path / "run", age=600)
+    text = said(str(tmp_path / "run"))
+    assert "silent" in text
+    assert "has written nothing for 10 minutes" in text
+
+
+@pytest.mark.parametrize("state", ["ended", "left", "running"])
+def test_of_one_that_has_ended_nobody_is_said_to_be_here(state: State, tmp_path: Path, said: Said) -> None:
+    write(tmp_path / "run", state, age=600)
+    assert rows_of(said(str(tmp_path / "run")))["north"][:4] == ["north", "no", "4", "10 minutes ago"]
+
+
+def test_watching_ends_with_the_run(tmp_path: Path, said: Said) -> None:
+    write(tmp_path / "run", "left")
+    assert "left; the same command comes back" in said(str(tmp_path / "run"), "--watch")
+
+
+def test_a_folder_without_one_is_refused(tmp_path: Path, said: Said) -> None:
+    assert "no status.json here" in said(str(tmp_path))

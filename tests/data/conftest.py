@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -72,6 +73,21 @@ def toy() -> Callable[..., Dataset]:
             return Part(x, torch.arange(count) % classes)
 
         return Dataset("toy", part(train, 1), part(test, -1), Task(classes, shape), Scale(divide=1.0))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def owned(toy: Callable[..., Dataset]) -> Callable[..., Dataset]:
+    """owned(clients=9, groups=2): the toy data set with clients "w0", "w1", ... of unlike sizes, in groups by turns."""
+
+    def make(clients: int = 9, groups: int = 2) -> Dataset:
+        def part(given: Part) -> Part:
+            owner = np.sqrt(np.arange(len(given)) / len(given) * clients**2).astype(int)
+            return replace(given, client=np.char.mod("w%d", owner), group=np.char.mod("g%d", owner % groups))
+
+        dataset = toy()
+        return replace(dataset, train=part(dataset.train), test=part(dataset.test))
 
     return make
 

@@ -27,10 +27,10 @@ BODY = bytes(range(256)) * 40
 class Handler(BaseHTTPRequestHandler):
     """Serves files, or what is left of them; cuts the next answer after `cut` bytes."""
 
-    files: ClassVar[dict[str, bytes]]
-    ranges: ClassVar[list[str | None]]
-    cut: ClassVar[int | None]
-    takes_ranges: ClassVar[bool]
+    files: ClassVar[dict[str, bytes]] = {}
+    ranges: ClassVar[list[str | None]] = []
+    cut: ClassVar[int | None] = None
+    takes_ranges: ClassVar[bool] = True
 
     def do_GET(self) -> None:
         asked = self.headers.get("Range")
@@ -46,8 +46,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(206 if start else 200)
         self.send_header("Content-Length", str(len(body) - start))
         self.end_headers()
-        self.wfile.write(body[start:][: type(self).cut])
-        type(self).cut = None
+        self.wfile.write(body[start:][: Handler.cut])
+        Handler.cut = None
 
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing."""
@@ -57,32 +57,27 @@ class Handler(BaseHTTPRequestHandler):
 def server() -> Iterator[tuple[str, type[Handler]]]:
     """The address of a server, and what it serves."""
 
-    class Mine(Handler):
-        files: ClassVar[dict[str, bytes]] = {"/one.bin": BODY}
-        ranges: ClassVar[list[str | None]] = []
-        cut: ClassVar[int | None] = None
-        takes_ranges: ClassVar[bool] = True
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Mine) as serving:
+    Handler.files, Handler.ranges, Handler.takes_ranges = {"/one.bin": BODY}, [], True
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as serving:
         thread = threading.Thread(target=serving.serve_forever, args=(0.01,))
         thread.start()
         try:
-            yield f"http://127.0.0.1:{serving.server_address[1]}", Mine
+            yield f"http://127.0.0.1:{serving.server_address[1]}", Handler
         finally:
             serving.shutdown()
             thread.join()
 
 
 @pytest.fixture
-def known(monkeypatch: pytest.MonkeyPatch) -> dict[str, Origin]:
-    """A table of data sets of the test's own."""
-    table: dict[str, Origin] = {}
+def known(monkeypatch: pytest.MonkeyPatch, server: Any) -> dict[str, Origin]:
+    """A table of data sets of the test's own: one file of the server."""
+    table = {"one": one(f"{server[0]}/one.bin")}
     monkeypatch.setattr(fetching, "ORIGINS", table)
     return table
 
 
-def one(url: str, body: bytes = BODY, kind: str = "sha256") -> Origin:
-    return Origin("ONE", "one file", (File(url, "ONE/one.bin", kind, hashlib.new(kind, body).hexdigest()),), ())
+def one(url: str, kind: str = "sha256") -> Origin:
+    return Origin("ONE", "one file", (File(url, "ONE/one.bin", kind, hashlib.new(kind, BODY).hexdigest()),), ())
 
 
 @pytest.mark.parametrize("kind", ["md5", "sha256"])
@@ -98,10 +93,8 @@ def test_a_file_is_fetched_once(server: Any, known: dict[str, Origin], tmp_path:
 
 
 @pytest.mark.parametrize("takes_ranges", [True, False])
-def test_a_download_that_was_cut_goes_on(
-    server: Any, known: dict[str, Origin], tmp_path: Path, takes_ranges: bool
-) -> None:
-    known["one"] = one(f"{server[0]}/one.bin")
+@pytest.mark.usefixtures("known")
+def test_a_download_that_was_cut_goes_on(server: Any, tmp_path: Path, takes_ranges: bool) -> None:
     server[1].cut, server[1].takes_ranges = 1000, takes_ranges
     with pytest.raises(DataError, match=r"cut after 1,000 of 10,240 bytes.*the same command goes on"):
         fetch("one", tmp_path)
@@ -111,18 +104,16 @@ def test_a_download_that_was_cut_goes_on(
     assert (tmp_path / "ONE/one.bin").read_bytes() == BODY
 
 
-def test_a_damaged_file_is_fetched_anew(server: Any, known: dict[str, Origin], tmp_path: Path) -> None:
-    known["one"] = one(f"{server[0]}/one.bin")
+@pytest.mark.usefixtures("known")
+def test_a_damaged_file_is_fetched_anew(tmp_path: Path) -> None:
     (tmp_path / "ONE").mkdir()
     (tmp_path / "ONE/one.bin").write_bytes(b"damaged")
     fetch("one", tmp_path)
     assert (tmp_path / "ONE/one.bin").read_bytes() == BODY
 
 
-def test_what_has_no_end_is_refused(
-    server: Any, known: dict[str, Origin], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    known["one"] = one(f"{server[0]}/one.bin")
+@pytest.mark.usefixtures("known")
+def test_what_has_no_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetching, "_LARGEST", 100)
     with pytest.raises(DataError, match="more than"):
         fetch("one", tmp_path)
@@ -136,30 +127,27 @@ def packed(kind: str) -> bytes:
         with zipfile.ZipFile(made, "w") as zipped:
             for name, body in files.items():
                 zipped.writestr(name, body)
-    else:
-        with tarfile.open(fileobj=made, mode="w:gz") as tarred:
-            for name, body in files.items():
-                info = tarfile.TarInfo(name)
-                info.size = len(body)
-                tarred.addfile(info, io.BytesIO(body))
-            link = tarfile.TarInfo("x/link.bin")
-            link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
-            tarred.addfile(link)
+        return made.getvalue()
+    with tarfile.open(fileobj=made, mode="w:gz") as tarred:
+        for name, body in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(body)
+            tarred.addfile(info, io.BytesIO(body))
+        link = tarfile.TarInfo("x/link.bin")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tarred.addfile(link)
     return made.getvalue()
 
 
 def archive(server: Any, kind: str) -> File:
     """An archive of two files that the server has."""
-    body = packed(kind)
-    server[1].files[f"/all.{kind}"] = body
+    body = server[1].files[f"/all.{kind}"] = packed(kind)
     digest = hashlib.sha256(body).hexdigest()
     return File(f"{server[0]}/all.{kind}", f"ONE/all.{kind}", "sha256", digest, ("*.bin", 2))
 
 
 @pytest.mark.parametrize("kind", ["zip", "tar.gz"])
-def test_of_an_archive_only_what_is_named_is_written(
-    server: Any, known: dict[str, Origin], tmp_path: Path, kind: str
-) -> None:
+def test_of_an_archive_only_what_is_named_is_written(server: Any, known: Any, tmp_path: Path, kind: str) -> None:
     file = archive(server, kind)
     known["one"] = Origin("ONE/raw", "two files", (file,), ())
     fetch("one", tmp_path)
@@ -197,8 +185,7 @@ def test_without_a_network_it_says_what_to_do(known: dict[str, Origin], tmp_path
             fetch("one", tmp_path)
 
 
-def test_what_a_data_set_needs_is_fetched_too(server: Any, known: dict[str, Origin], tmp_path: Path) -> None:
-    known["one"] = one(f"{server[0]}/one.bin")
+def test_what_a_data_set_needs_is_fetched_too(known: dict[str, Origin], tmp_path: Path) -> None:
     known["more"] = Origin("MORE", "more", (known["one"].files[0]._replace(to="MORE/more.bin"),), ("one",))
     fetch("more", tmp_path)
     assert (tmp_path / "ONE/one.bin").exists()

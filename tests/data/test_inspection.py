@@ -1,4 +1,4 @@
-"""What looks wrong with a table is said, and nothing is said of a table that is in order."""
+"""What looks wrong with a table is said, and nothing of one that is in order; and whether targets are skewed."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
-from fedkin.data.inspection import Inspection, inspect, without
+from fedkin.data.inspection import Inspection, inspect, of_classes, of_numbers, without
 from fedkin.federation.table_columns import Reading
 from fedkin.federation.table_values import as_table
+from support import present
 
 READING = Reading(target="died", client="site", time="day")
 
@@ -108,11 +110,11 @@ def test_leaks_of_numbers_and_classes_are_found_too() -> None:
 def test_people_in_two_tables_are_counted() -> None:
     frame = rows()
     twice = frame.iloc[:7].assign(site=lambda some: some["site"].map({"a": "b", "b": "c", "c": "a"}))
-    found = [one.text for one in looked(pd.concat([frame, twice])).findings]
-    assert any(text.startswith("14 rows have an equal row at another client") for text in found)
-    again = pd.concat([frame, frame.iloc[-5:].assign(day=pd.Timestamp("2000-01-01"))])
-    found = [one.text for one in looked(again).findings]
-    assert any(text.startswith("5 test rows have an equal row in training") for text in found)
+    again = frame.iloc[-5:].assign(day=pd.Timestamp("2000-01-01"))
+    for more, said in (
+        (twice, "14 rows have an equal row at another client"), (again, "5 test rows have an equal row in training"),
+    ):  # fmt: skip
+        assert any(one.text.startswith(said) for one in looked(pd.concat([frame, more])).findings)
 
 
 def test_clients_with_few_events_are_named() -> None:
@@ -134,16 +136,14 @@ def test_clients_that_change_are_named() -> None:
 def test_ids_and_constants_are_left_out() -> None:
     frame = rows()
     frame["row"], frame["country"] = np.arange(len(frame)), "AT"
-    found = looked(frame)
-    reading = without(READING, found)
+    reading = without(READING, looked(frame))
     assert set(reading.leave_out) == {"row", "country"}
     assert looked(frame, reading).findings == ()
 
 
 @pytest.mark.slow
 def test_no_client_is_said_to_change_that_does_not() -> None:
-    changed = [looked(rows(600, seed)).findings for seed in range(20)]
-    assert not any(finding.kind == "drift" for findings in changed for finding in findings)
+    assert not any("drift" in kinds(looked(rows(600, seed))) for seed in range(20))
 
 
 def test_what_differs_between_clients_is_named() -> None:
@@ -152,10 +152,9 @@ def test_what_differs_between_clients_is_named() -> None:
     frame["ft4"] = np.random.default_rng(1).gamma(9, 1.7, len(frame)) * np.where(at_b, 0.0777, 1)
     frame["sex"] = np.where(at_b, "female", "F")
     frame.loc[~at_b & (frame.index % 2 == 0), "sex"] = "M"
-    found = kinds(looked(frame))
-    assert found["units"] == ("ft4",)
-    assert found["codings"] == ("sex",)
-    text = [one.text for one in looked(frame).findings if one.kind == "units"]
+    found = looked(frame)
+    assert kinds(found)["codings"] == ("sex",)
+    text = [one.text for one in found.findings if one.kind == "units"]
     assert text == ["column 'ft4' is 0.0787 times as large at b as elsewhere: in another unit?"]
 
 
@@ -178,7 +177,48 @@ def test_names_that_differ_in_case_or_spaces_are_named() -> None:
 def test_persons_on_both_sides_are_named_until_they_are_kept_together() -> None:
     frame = rows().sort_values("site", ignore_index=True)
     frame["patient"] = 5000 + np.arange(len(frame)) // 3
-    reading = Reading(target="died", client="site")
-    assert kinds(looked(frame, reading))["person"] == ("patient",)
+    assert kinds(looked(frame, Reading(target="died", client="site")))["person"] == ("patient",)
     kept = Reading(target="died", client="site", person="patient")
     assert "person" not in kinds(looked(frame, kept))
+
+
+# -- skew of targets: scipy's tests, their level, and effects between 0 and 1 --------------------------------------
+
+
+def test_p_is_that_of_scipy() -> None:
+    rng = np.random.default_rng(0)
+    counts = {f"c{k}": rng.multinomial(80 + 30 * k, [0.5, 0.3, 0.2]) for k in range(5)}
+    assert present(of_classes(counts)).p == pytest.approx(
+        stats.chi2_contingency(list(counts.values()), correction=False).pvalue
+    )
+    values = {id: rng.normal(size=20 + 5 * k) for k, id in enumerate(counts)}
+    assert present(of_numbers(values)).p == pytest.approx(stats.kruskal(*values.values()).pvalue)
+
+
+@pytest.mark.slow
+def test_one_distribution_is_rarely_called_skewed_also_with_rare_classes() -> None:
+    rng = np.random.default_rng(1)
+    said = wrong = 0
+    for _ in range(200):
+        found = present(of_classes({f"c{k}": rng.multinomial(40, [0.9, 0.08, 0.02]) for k in range(6)}))
+        said += found.p < 0.05
+        wrong += found.matters
+    assert said <= stats.binom.ppf(0.999, 200, 0.05)
+    assert wrong <= 2
+
+
+def test_effects_are_those_of_the_extremes() -> None:
+    apart = present(of_classes({"a": [500, 0], "b": [0, 500]}))
+    alike = present(of_classes({"a": [50, 50], "b": [500, 500]}))
+    assert apart.effect > 0.99
+    assert (alike.effect, alike.p) == (0.0, 1.0)
+    shifted = present(of_numbers({"a": np.arange(100.0), "b": np.arange(100.0) + 1000, "c": np.arange(100.0)}))
+    assert shifted.matters
+    assert shifted.apart[0] == "b"
+
+
+def test_what_cannot_be_compared_is_none() -> None:
+    for classes in ({"a": [3, 4]}, {"a": [3, 0], "b": [5, 0]}, {"a": [3, 2], "b": [0, 0]}):
+        assert of_classes(classes) is None
+    for numbers in ({"a": [1.0, 2.0], "b": []}, {"a": [1.0, 1.0], "b": [1.0]}):
+        assert of_numbers(numbers) is None

@@ -27,23 +27,21 @@ def test_an_archive_and_bytes(tmp_path: Path) -> None:
     assert torch.equal(again.test.labels(), client.test.labels())
 
 
-def test_a_function_of_the_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "wards.py").write_text(
+def test_a_function_of_the_owner(here: Path) -> None:
+    (here / "wards.py").write_text(
         "import numpy as np\n"
         "def read():\n    return {'x': np.ones((4, 3), np.float32), 'y': [0, 1, 0, 1]}\n"
         "def fail():\n    raise KeyError('ward 7')\n"
         "def wrong():\n    return 3\n"
     )
-    monkeypatch.chdir(tmp_path)
     client, task = own_client("ann", "wards:read")
     assert task == Task(2, (3,))
     assert client.size == 3
-    with pytest.raises(DataError, match=r"^wards:fail: KeyError: 'ward 7'$"):
-        own_client("ann", "wards:fail")
-    with pytest.raises(DataError, match=r'^wards:wrong: expected a dict with "x" and "y"'):
-        own_client("ann", "wards:wrong")
-    with pytest.raises(DataError, match=r"^wards:none: AttributeError"):
-        own_client("ann", "wards:none")
+    for name, said in (
+        ("fail", "KeyError: 'ward 7'$"), ("wrong", 'expected a dict with "x" and "y"'), ("none", "AttributeError"),
+    ):  # fmt: skip
+        with pytest.raises(DataError, match=f"^wards:{name}: {said}"):
+            own_client("ann", f"wards:{name}")
 
 
 @pytest.mark.parametrize(
@@ -55,10 +53,8 @@ def test_a_function_of_the_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ("no_such_module:f", DataError, "ModuleNotFoundError"),
     ],
 )
-def test_what_cannot_be_read(
-    data: str, kind: type[Exception], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("here")
+def test_what_cannot_be_read(data: str, kind: type[Exception], words: str) -> None:
     with pytest.raises(kind, match=words):
         own_client("ann", data)
 

@@ -42,9 +42,7 @@ def read(path: Path, delimiter: str = ",", written: CsvFormat = DETECTED, **colu
         (["1.104", "980"], ",", [1.104, 980.0]),
     ],
 )
-def test_numbers_that_mean_one_thing_are_read(
-    tmp_path: Path, values: list[str], delimiter: str, expected: list[Any]
-) -> None:
+def test_numbers_that_mean_one_thing_are_read(tmp_path: Path, values: Any, delimiter: str, expected: list[Any]) -> None:
     table = read(tmp_path, delimiter, x=values)
     assert table.column("x").to_pylist() == expected
     # Whatever is not what Python reads is said.
@@ -57,15 +55,13 @@ def test_numbers_that_mean_one_thing_are_read(
     [(["1.104", "980"], ";"), (["1,104", "980"], "\t"), (["1,104", "2,305"], ","), (["1.104", "2.305"], "\t"),
      (["1.104", "1980"], "|")],
 )  # fmt: skip
-def test_numbers_that_may_mean_two_things_are_refused_with_what_decides(
-    tmp_path: Path, values: list[str], delimiter: str
-) -> None:
+def test_numbers_that_may_mean_two_things_are_refused(tmp_path: Path, values: list[str], delimiter: str) -> None:
     mark = values[0][1]
     words = rf"column 'x': '1\{mark}104' in row 1 may be 1.104 or 1104; say which: data.decimal = \"{mark}\""
     with pytest.raises(Refused, match=words):
         read(tmp_path, delimiter, x=values)
     given: list[tuple[dict[str, Any], Any]] = [
-        ({"written": CsvFormat(decimal="," if mark == "," else ".")}, 1.104),
+        ({"written": CsvFormat(decimal=mark)}, 1.104),
         ({"written": CsvFormat(thousands=mark)}, 1104),
         ({"untyped": ["x"]}, values[0]), ({"coded": ["x"]}, 1.104 if mark == "." else values[0]),
     ]  # fmt: skip
@@ -108,9 +104,8 @@ def test_a_narrow_space_between_thousands_can_be_said(tmp_path: Path) -> None:
 def test_numbers_that_are_not_plain_stay_texts_and_it_is_said(tmp_path: Path, values: list[str]) -> None:
     table = read(tmp_path, x=values)
     assert table.column("x").to_pylist() == values
-    assert (
-        column_notes(table)["x"] == f"numbers such as {values[0]!r} are read as text: write plain numbers, in one way"
-    )
+    note = f"numbers such as {values[0]!r} are read as text: write plain numbers, in one way"
+    assert column_notes(table)["x"] == note
 
 
 @pytest.mark.parametrize(

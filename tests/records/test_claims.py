@@ -1,17 +1,24 @@
-"""A folder is begun by one process; a kill before that leaves a folder that can be begun, and no other is touched."""
+"""A folder is begun by one process, a kill before that leaves one that can be begun, and only its owner may look in."""
 
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from fedkin.errors import RunError
+from fedkin.folders import locked
 from fedkin.records.checking import check
 from fedkin.records.files import begun, claimed, is_unused
 from fedkin.records.listing import read_listed
 from fedkin.records.run import find_runs
+from fedkin.running.api import run
+from fedkin.running.experiment import Experiment
+from fedkin.running.grid import Runs, compare
+from support import small_federation
+from tiny import TABLE
 
 TEXT = 'name = "a"\n[run]\nseed = 1\n'
 
@@ -37,9 +44,9 @@ def test_a_folder_in_which_nothing_was_begun_is_begun_with_other_settings(tmp_pa
         (tmp_path / name).write_text("")
     assert is_unused(tmp_path)
     other = TEXT.replace("seed = 1", "seed = 2")
-    begin(tmp_path, other)
-    assert (tmp_path / "experiment.toml").read_text() == other
-    begin(tmp_path, other)
+    for _ in range(2):
+        begin(tmp_path, other)
+        assert (tmp_path / "experiment.toml").read_text() == other
     assert not list(tmp_path.glob("*.part"))
 
 
@@ -78,3 +85,34 @@ def test_the_folder_of_the_data_may_change(tmp_path: Path) -> None:
     begin(tmp_path)
     with claimed(tmp_path, TEXT, data_root="elsewhere"):
         assert json.loads((tmp_path / "data-root.json").read_text()) == "elsewhere"
+
+
+# -- who may look into the folder of a run -------------------------------------------------------------------------
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+def test_only_its_owner_may_look_into_a_run(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        compare(Runs(Experiment.of(TABLE)), ["local"], [0], tmp_path / "many" / "all")
+        run("local", small_federation(), rounds=1, out=tmp_path / "one")
+    finally:
+        os.umask(before)
+    assert mode(tmp_path / "many") == 0o755
+    assert mode(tmp_path / "many" / "all") == mode(tmp_path / "many" / "all" / "local-seed0") == 0o700
+    assert mode(tmp_path / "one") == 0o700
+
+
+def test_a_folder_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir(mode=0o750)
+    with locked(tmp_path / "mine"):
+        assert mode(tmp_path / "mine") == 0o750
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(RunError, match="cannot be used"), locked(tmp_path / "file" / "run"):
+        pass

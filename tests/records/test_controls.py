@@ -12,16 +12,16 @@ from fedkin.analysis.intervals import added
 from fedkin.errors import ConfigError
 from fedkin.flow import PeerMethod
 from fedkin.methods import METHODS
-from fedkin.records.comparison import comparison_rows
+from fedkin.records.comparison import comparison_rows, unequal_conditions
 from fedkin.records.controls import controls_of, with_controls
 from fedkin.report import write_report
 from fedkin.report.collect import collect
 from fedkin.report.tables import comparison
-from fedkin.running.experiment import Experiment
+from fedkin.running.experiment import Experiment, load
 from fedkin.running.grid import Runs, compare
 from fedkin.running.loop import run_experiment
 from support import present, printed
-from tiny import TABLE, CutAt, assert_equal_runs
+from tiny import TABLE, assert_equal_runs, cut
 
 SMALL: dict[str, Any] = {**TABLE, "training": {**TABLE["training"], "rounds": 3}}
 
@@ -68,20 +68,18 @@ def test_what_communication_adds_by_hand(tmp_path: Path) -> None:
     rows = {row["method"]: row for row in comparison_rows(results)}
     # FedAvg without exchange is local training, bit for bit, as both have one rate here.
     for seed in (0, 1, 2):
-        one, other = results["fedavg@self"][seed].scores, results["local"][seed].scores
-        assert {id: score.right for id, score in one.items()} == {id: score.right for id, score in other.items()}
+        assert results["fedavg@self"][seed].values == results["local"][seed].values
     assert rows["fedavg"]["adds"]["mean"] == pytest.approx(rows["fedavg"]["gain"][0])
     expected = present(added({s: results["fedavg"][s].gains(results["fedavg@self"][s]) for s in (0, 1, 2)}))
     assert (rows["fedavg"]["adds"]["low"], rows["fedavg"]["adds"]["high"]) == (expected.low, expected.high)
-    assert rows["local"]["adds"] == {"mean": 0.0, "low": 0.0, "high": 0.0}
-    assert rows["fedavg@self"]["adds"] == {"mean": 0.0, "low": 0.0, "high": 0.0}
+    assert rows["local"]["adds"] == rows["fedavg@self"]["adds"] == {"mean": 0.0, "low": 0.0, "high": 0.0}
     assert rows["tfl"]["adds"] is None
     with (tmp_path / "c" / "compare.csv").open(newline="") as file:
         line = next(line for line in csv.DictReader(file) if line["method"] == "fedavg")
     assert float(line["adds.mean"]) == rows["fedavg"]["adds"]["mean"]
-    shown_text = " ".join(printed(comparison(comparison_rows(results)), 80).split())
-    assert " adds " in shown_text
-    assert "NAME@self, in which clients exchange nothing with each other" in shown_text
+    text = " ".join(printed(comparison(comparison_rows(results)), 80).split())
+    assert " adds " in text
+    assert "NAME@self, in which clients exchange nothing with each other" in text
     folders = [r.folder for by_seed in results.values() for r in by_seed.values() if r.folder is not None]
     page = collect(folders)
     shown = {row["label"]: row["adds"] for row in page["table"]}
@@ -90,9 +88,8 @@ def test_what_communication_adds_by_hand(tmp_path: Path) -> None:
     assert "@" not in page["sentence"]
     assert "exchange adds" in write_report(folders, tmp_path / "report.html").read_text(encoding="utf-8")
     # The same folder is resumed: nothing runs again.
-    assert comparison_rows(compare(Runs(Experiment.of(SMALL)), names, [0, 1, 2], tmp_path / "c")) == comparison_rows(
-        results
-    )
+    again = compare(Runs(Experiment.of(SMALL)), names, [0, 1, 2], tmp_path / "c")
+    assert comparison_rows(again) == comparison_rows(results)
 
 
 def test_names_of_clients_do_not_matter() -> None:
@@ -112,8 +109,34 @@ def test_a_control_that_was_cut_ends_the_same(tmp_path: Path, name: str) -> None
     """The states of all the clients' servers are in the checkpoint."""
     experiment = Experiment.of({**SMALL, "training": {**SMALL["training"], "rounds": 5}}).for_method(f"{name}@self")
     whole = run_experiment(experiment, Path(), tmp_path / "whole")
-    with pytest.raises(RuntimeError, match="cut"):
-        run_experiment(experiment, Path(), tmp_path / "cut", watcher=CutAt(3))
+    cut(experiment, tmp_path / "cut", 3)
     run_experiment(experiment, Path(), tmp_path / "cut")
-    assert whole.folder is not None
-    assert_equal_runs(whole.folder, tmp_path / "cut")
+    assert_equal_runs(present(whole.folder), tmp_path / "cut")
+
+
+# -- methods that do not run under the same conditions -------------------------------------------------------------
+
+
+PRESET = Path(__file__).parents[2] / "presets" / "digits-rotated.toml"
+
+
+def sentences(folder: Path, methods: list[str], *changes: str) -> list[str]:
+    plan = load(PRESET, ["training.rounds=1", "training.lr=0.3", *changes])
+    results = compare(Runs(plan), methods, [0], folder)
+    return unequal_conditions({name: by_seed[0] for name, by_seed in results.items()})
+
+
+@pytest.mark.slow
+def test_unlike_settings_of_training_are_said(tmp_path: Path) -> None:
+    methods = ["local", "fedavg", "fedavg@self"]
+    assert sentences(tmp_path / "alike", methods) == []
+    (text,) = sentences(tmp_path / "unlike", methods, "methods.fedavg.training.lr=0.7")
+    assert text.startswith("learning rates differ (local: 0.3; fedavg: 0.7)")
+    (text,) = sentences(tmp_path / "steps", methods, "methods.local.training.local_steps=3")
+    assert text == "training.local_steps differs (local: 3; fedavg: 5)"
+
+
+@pytest.mark.slow
+def test_methods_that_are_told_the_number_of_groups_are_named(tmp_path: Path) -> None:
+    (text,) = sentences(tmp_path / "told", ["fedavg", "ifca"], "methods.ifca.method.clusters=4")
+    assert text == "not all methods are told the same (fedavg: nothing; ifca: 4 groups, given)"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -23,8 +22,8 @@ from fedkin.running.loop import run_experiment
 from support import printed
 from tiny import TABLE
 
-PRIVATE: dict[str, Any] = {**TABLE, "privacy": {"clip": 1.0, "noise": 4.0}}
-PRIVATE["training"] = {**TABLE["training"], "rounds": 2}
+SHORT = Experiment.of({**TABLE, "training": {**TABLE["training"], "rounds": 2}})
+PRIVATE = SHORT.with_changes(**{"privacy.clip": 1.0, "privacy.noise": 4.0})
 RELEASES = {
     "b": {"releases": 0, "signed": 0.0, "open": {}},
     "a": {"releases": 3, "signed": 0.0, "open": {"train": ["n"], "sign": ["k"]}},
@@ -41,10 +40,9 @@ def test_the_entry_of_clients_that_released_unlike_often() -> None:
     }  # fmt: skip
     assert entry["releases"] == {"a": 3, "b": 0, "c": 1}
     assert entry["open"] == {"sign": ["k"], "train": ["classes", "n"]}
-    assert privacy_sentence(entry).startswith(
-        f"epsilon {three:.2f} (mean over clients {(one + three) / 3:.2f}) at delta 1e-05"
-    )
-    assert privacy_sentence(entry).endswith("at most 3 releases; sent as they are: k (sign), classes, n (train)")
+    words = privacy_sentence(entry)
+    assert words.startswith(f"epsilon {three:.2f} (mean over clients {(one + three) / 3:.2f}) at delta 1e-05")
+    assert words.endswith("at most 3 releases; sent as they are: k (sign), classes, n (train)")
 
 
 def test_clipping_alone_promises_nothing() -> None:
@@ -55,7 +53,7 @@ def test_clipping_alone_promises_nothing() -> None:
 
 
 def test_epsilon_is_in_summary_terminal_comparison_and_report(tmp_path: Path) -> None:
-    results = compare(Runs(Experiment.of(PRIVATE)), ["local", "sfmtl-graph"], [0], tmp_path / "both")
+    results = compare(Runs(PRIVATE), ["local", "sfmtl-graph"], [0], tmp_path / "both")
     result = results["sfmtl-graph"][0]
     folder = tmp_path / "both" / "sfmtl-graph-seed0"
     summary = json.loads((folder / "summary.json").read_text())
@@ -78,8 +76,7 @@ def test_epsilon_is_in_summary_terminal_comparison_and_report(tmp_path: Path) ->
 
 
 def test_without_it_nothing_is_written(tmp_path: Path) -> None:
-    plain = {**PRIVATE, "privacy": {}}
-    result = run_experiment(Experiment.of(plain), Path(), tmp_path / "run")
+    result = run_experiment(SHORT, Path(), tmp_path / "run")
     assert "privacy" not in result.summary
     assert "privacy" not in (tmp_path / "run" / "experiment.toml").read_text()
     assert "privacy" not in printed(one_run(result), 200)
@@ -88,11 +85,10 @@ def test_without_it_nothing_is_written(tmp_path: Path) -> None:
     assert "Privacy of uploads" not in html
 
 
-def test_damaged_entries_are_refused(tmp_path: Path) -> None:
-    summary = run_experiment(Experiment.of({**PRIVATE, "privacy": {}}), Path(), tmp_path / "run").summary
-    summary = {**summary, "privacy": privacy_spent(Privacy(clip=1.0, noise=0.0), RELEASES)}
+def test_damaged_entries_are_refused() -> None:
+    privacy: Any = privacy_spent(Privacy(clip=1.0, noise=0.0), RELEASES)
+    summary = {**run_experiment(SHORT, Path()).summary, "privacy": privacy}
     reading.checked(reading.Summary, summary, Path("summary.json"))
-    bad = copy.deepcopy(summary)
-    bad["privacy"]["epsilon"]["max"] = "low"
+    privacy["epsilon"]["max"] = "low"
     with pytest.raises(RunError, match=r"privacy\.epsilon\.max: input should be a valid number"):
-        reading.checked(reading.Summary, bad, Path("summary.json"))
+        reading.checked(reading.Summary, summary, Path("summary.json"))

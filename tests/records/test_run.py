@@ -1,10 +1,11 @@
-"""What a result is in Python, in a notebook, as a table and in LaTeX."""
+"""What a result is in Python, in a notebook, as a table and in LaTeX; and who joined and left."""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,8 +15,13 @@ from fedkin.engines import Score
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation
 from fedkin.graph import Graph
+from fedkin.methods.fedavg import FedAvg
 from fedkin.records.run import Result, read_run
-from support import small_federation
+from fedkin.report.collect import collect
+from fedkin.report.page import page
+from fedkin.running.experiment import RunSettings
+from fedkin.running.loop import execute
+from support import present, small_federation, small_setup
 
 PLAN = {"local_steps": 2, "lr": 0.1}
 
@@ -42,9 +48,7 @@ def test_the_last_graph_and_its_groups_are_at_hand(tmp_path: Path) -> None:
         assert sorted(here.groups) == sorted(federation)
         assert here.groups == kept.groups == again.groups
         assert len(set(here.groups.values())) == here.summary["groups"]["found"]
-        assert here.graph is not None
-        assert again.graph is not None
-        assert here.graph.digest() == again.graph.digest()
+        assert present(here.graph).digest() == present(again.graph).digest()
     alone = fedkin.run("local", federation, rounds=1, training=PLAN)
     assert alone.graph is None
     assert alone.groups == {}
@@ -52,9 +56,8 @@ def test_the_last_graph_and_its_groups_are_at_hand(tmp_path: Path) -> None:
 
 def test_notebooks_show_tables_in_which_nothing_is_markup(result: Result) -> None:
     evil = "<script>alert(1)</script>"
-    fed = small_federation()
-    first = next(iter(fed))
-    named = Federation([replace(one, id=evil if id == first else id) for id, one in fed.items()], fed.task, evil)
+    first, *others = small_federation().values()
+    named = Federation([replace(first, id=evil), *others], small_federation().task, evil)
     graph = Graph((evil, "b"), [[0.0, 1.0], [1.0, 0.0]], groups={evil: 0, "b": 1})  # type: ignore[arg-type]
     strange = replace(result, summary={**result.summary, "method": evil})
     for shown in (named, graph, strange):
@@ -74,15 +77,13 @@ def test_a_large_federation_is_a_short_table() -> None:
 def test_frames_have_the_figures_of_the_run(result: Result) -> None:
     last = result.to_frame()
     assert type(last).__module__.startswith("pandas")
-    assert dict(zip(last["client"], last["accuracy"], strict=True)) == pytest.approx(
-        {id: score.right / score.n for id, score in result.scores.items()}
-    )
+    accuracies = {id: score.right / score.n for id, score in result.scores.items()}
+    assert dict(zip(last["client"], last["accuracy"], strict=True)) == pytest.approx(accuracies)
     assert set(last["round"]) == {3}
     assert len(result.to_frame("clients")) == 3 * len(last)
     rounds = result.to_frame("rounds")
     assert rounds["accuracy.mean"].iloc[-1] == result.accuracy
-    messages = result.to_frame("messages")
-    assert messages["bytes"].sum() == sum(result.summary["bytes"][way] for way in ("up", "down"))
+    assert result.to_frame("messages")["bytes"].sum() == sum(result.summary["bytes"][way] for way in ("up", "down"))
     with pytest.raises(ConfigError, match="to_frame: no table 'client'; did you mean 'clients'"):
         result.to_frame("client")  # type: ignore[arg-type]
 
@@ -99,3 +100,19 @@ def test_gains_leave_out_clients_without_test_samples(result: Result) -> None:
         return replace(result, scores={"a": Score(4, 0.1, a), "b": Score(0, float("nan"), 0)})
 
     assert scored(3).gains(scored(1)) == {"a": 0.5}
+
+
+# -- who joined and left -------------------------------------------------------------------------------------------
+
+
+def test_the_records_and_the_report_say_who_joined_and_left(tmp_path: Path) -> None:
+    whole = small_federation()
+    late, gone = sorted(whole)[:2]
+    when: dict[str, dict[str, Any]] = {late: {"joins": 2}, gone: {"away": ((3, None),)}}
+    moving = Federation([replace(client, **when.get(id, {})) for id, client in whole.items()], whole.task)
+    result = execute(small_setup(FedAvg(), moving), RunSettings(mode="one-by-one"), folder=tmp_path / "run")
+    assert [row.get("events") for row in result.rounds] == [None, {"joined": [late]}, {"left": [gone]}]
+    words = [f"round 2: {late} joined", f"round 3: {gone} left: data count no more from this round on"]
+    assert read_run(tmp_path / "run").summary["events"] == words
+    html = page(collect([tmp_path / "run"]))
+    assert all(line in html for line in words)

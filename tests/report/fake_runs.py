@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 
 from fedkin.analysis import Cloud, Features
 from fedkin.engines import Outcome, Score
@@ -81,10 +82,7 @@ def make_run(
 
 
 def make_comparison(
-    folder: Path,
-    seeds: tuple[int, ...] = (0,),
-    methods: Sequence[str] = ("local", "fedavg", "sfmtl-graph"),
-    **more: Any,
+    folder: Path, seeds: Sequence[int] = (0,), methods: Sequence[str] = ("local", "fedavg", "sfmtl-graph"), **more: Any
 ) -> Path:
     """These methods with these seeds, as `fedkin compare` lays them out."""
     for seed in seeds:
@@ -105,10 +103,16 @@ def told_graph(ids: Sequence[str], group: Mapping[str, int]) -> Graph:
     return Graph(tuple(ids), weights, groups=found.groups, round=1).tested(found.by_client, found.evidence)
 
 
+def last(folder: Path) -> dict[str, float]:
+    """Each client's accuracy after the last round of a run."""
+    rows = pq.read_table(folder / "clients.parquet").to_pylist()
+    return {row["client"]: row["accuracy"] for row in rows}
+
+
 def data_in(html: str) -> Any:
     """The data embedded in a report."""
-    start = html.index('<script type="application/json" id="data">') + len('<script type="application/json" id="data">')
-    return json.loads(html[start : html.index("</script>", start)])
+    data = html.partition('<script type="application/json" id="data">')[2]
+    return json.loads(data.partition("</script>")[0])
 
 
 def run_in(data: Any, label: str, seed: int = 0) -> Any:
@@ -124,9 +128,7 @@ def _graph(here: list[str], found: Mapping[str, int], number: int, rng: np.rando
     return Graph(tuple(here), weights + weights.T, groups=dict(found), round=number, values=central)
 
 
-def _features(
-    ids: list[str], group: Mapping[str, int], number: int, rng: np.random.Generator, personal: bool
-) -> Features:
+def _features(ids: list[str], group: Mapping[str, int], number: int, rng: Any, personal: bool) -> Features:
     """Three classes of each client: the closer to their class's place, the later."""
     client, label = np.repeat(np.arange(len(ids)), 3), np.tile(np.arange(3), len(ids))
     points = np.eye(3)[label] * number + 0.2 * rng.normal(size=(len(label), 3))
@@ -144,14 +146,11 @@ def _traffic(here: list[str], number: int, size: int) -> tuple[Traffic, ...]:
     return tuple(Traffic(number, *way, "train", size, size // 4) for way in ways)
 
 
-def _summary(
-    method: str, seed: int, clients: int, rounds: int, records: Records, scores: Mapping[str, Score]
-) -> dict[str, Any]:
+def _summary(method: str, seed: int, clients: int, rounds: int, records: Records, scores: dict[str, Score]) -> Any:
     lines = records.rows["rounds"]
     groups = [row["groups"] for row in lines if row["groups"]]
     return {
-        "name": "made", "method": method, "scenario": "made-up", "seed": seed, "rounds": rounds,
-        "clients": clients,
+        "name": "made", "method": method, "scenario": "made-up", "seed": seed, "rounds": rounds, "clients": clients,
         "accuracy": metrics.figures(scores, Task(10, (4,))),
         "bytes": {way: sum(line["bytes"][way] for line in lines) for way in ("up", "down")},
         "flops": {"local_training": None},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,13 @@ from fedkin.report.graphs import learned_weights
 from fedkin.report.page import page
 from fedkin.report.sections import phases_in
 from report.fake_runs import make_comparison, make_run, run_in
+from support import present
 
 
 @pytest.fixture(scope="module")
 def comparison_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("analyses") / "made"
-    return make_comparison(
-        folder, (0, 1), clients=12, rounds=6, groups=3, clients_per_round=8, features=(3, 6), owned=3
-    )
+    made = tmp_path_factory.mktemp("analyses") / "made"
+    return make_comparison(made, (0, 1), clients=12, rounds=6, groups=3, clients_per_round=8, features=(3, 6), owned=3)
 
 
 @pytest.fixture(scope="module")
@@ -47,13 +47,11 @@ def graph(comparison_folder: Path, round: int) -> Graph:
 def test_phases_count_floats_and_bytes_of_every_message(comparison_folder: Path, data: Any) -> None:
     messages = pq.read_table(comparison_folder / "fedavg-seed0/messages.parquet").to_pylist()
     for phase in data["phases"]["fedavg"]:
-        mine = [
-            m for m in messages
-            if m["phase"] == phase["phase"] and (m["from"] == "server") == (phase["way"] == "down")
-        ]  # fmt: skip
-        assert phase["bytes"] == sum(m["bytes"] for m in mine)
-        assert phase["floats"] == sum(m["floats"] for m in mine)
-        assert phase["rounds"] == len({m["round"] for m in mine})
+        here = (phase["phase"], phase["way"] == "down")
+        mine = [one for one in messages if (one["phase"], one["from"] == "server") == here]
+        assert phase["bytes"] == sum(one["bytes"] for one in mine)
+        assert phase["floats"] == sum(one["floats"] for one in mine)
+        assert phase["rounds"] == len({one["round"] for one in mine})
         assert phase["clients"] == 12
         assert phase["once"] == (phase["phase"] == "sign")
 
@@ -91,11 +89,9 @@ def test_weights_are_compared_with_the_classes_in_common(comparison_folder: Path
     labels = dict(zip(facts["ids"], map(set, facts["labels"]), strict=True))
     for k, round in enumerate(sharing["figures"]["round"]):
         found = graph(comparison_folder, round)
-        pairs = [(i, j) for i in range(8) for j in range(8) if i != j]
-        shares = [
-            len(labels[found.ids[i]] & labels[found.ids[j]]) / len(labels[found.ids[i]] | labels[found.ids[j]])
-            for i, j in pairs
-        ]
+        pairs = list(permutations(range(8), 2))
+        both = [(labels[found.ids[i]], labels[found.ids[j]]) for i, j in pairs]
+        shares = [len(one & other) / len(one | other) for one, other in both]
         weights = [found.weights[i, j] for i, j in pairs]
         assert sharing["figures"]["correlation"][k] == pytest.approx(pearsonr(weights, shares)[0], abs=1e-3)
         alike = [weight for weight, share in zip(weights, shares, strict=True) if share == 1]
@@ -175,8 +171,7 @@ def test_heads_are_ordered_by_planted_group(data: Any) -> None:
 def test_a_small_budget_leaves_whole_clients(comparison_folder: Path) -> None:
     run = read_run(comparison_folder / "sfmtl-graph-seed0")
     found = features_of(run, sorted(run.client_facts), FeatureBudget(points=10, seed=0))
-    assert found is not None
-    clients = found["rounds"][0]["clouds"]["features"]["client"]
+    clients = present(found)["rounds"][0]["clouds"]["features"]["client"]
     assert len(clients) == 9
     assert len(set(clients)) == 3
 

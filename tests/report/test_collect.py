@@ -6,15 +6,19 @@ import base64
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fedkin.graph import load_graph
 from fedkin.report.collect import collect
 from fedkin.report.graphs import NOTHING, Follower
-from report.fake_runs import make_comparison, make_run, run_in
+from fedkin.report.runs import labels_of
+from report.fake_runs import last, make_comparison, make_run, run_in
 
 
 @pytest.fixture(scope="module")
@@ -22,10 +26,6 @@ def comparison_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three methods and two seeds; half of the clients in a round."""
     folder = tmp_path_factory.mktemp("report") / "made"
     return make_comparison(folder, (0, 1), clients=12, rounds=6, groups=3, clients_per_round=8)
-
-
-def words(packed: str) -> np.ndarray:
-    return np.frombuffer(base64.b64decode(packed), "<u2")
 
 
 def test_methods_seeds_and_order(comparison_folder: Path) -> None:
@@ -38,9 +38,8 @@ def test_methods_seeds_and_order(comparison_folder: Path) -> None:
 
 def test_curves_are_the_rounds_lines(comparison_folder: Path) -> None:
     run = run_in(collect([comparison_folder]), "sfmtl-graph", 1)
-    lines = [
-        json.loads(line) for line in (comparison_folder / "sfmtl-graph-seed1/rounds.jsonl").read_text().splitlines()
-    ]
+    text = (comparison_folder / "sfmtl-graph-seed1/rounds.jsonl").read_text()
+    lines = list(map(json.loads, text.splitlines()))
     sent = np.cumsum([line["bytes"]["up"] + line["bytes"]["down"] for line in lines])
     assert run["curve"]["round"] == [line["round"] for line in lines]
     assert run["curve"]["mean"] == pytest.approx([line["accuracy"]["mean"] for line in lines], abs=1e-6)
@@ -52,38 +51,24 @@ def test_curves_are_the_rounds_lines(comparison_folder: Path) -> None:
 def test_gain_is_against_local_of_the_same_seed(comparison_folder: Path) -> None:
     data = collect([comparison_folder])
     run = run_in(data, "fedavg", 1)
-    tables = {
-        name: pq.read_table(comparison_folder / f"{name}-seed1/clients.parquet").to_pylist()
-        for name in ("fedavg", "local")
-    }
-    last = {
-        name: {row["client"]: row["accuracy"] for row in rows if row["round"] == 6} for name, rows in tables.items()
-    }
+    own, alone = (last(comparison_folder / f"{name}-seed1") for name in ("fedavg", "local"))
     ids = data["federations"][run["federation"]]["ids"]
-    assert run["gain"] == pytest.approx([last["fedavg"][id] - last["local"][id] for id in ids], abs=1e-6)
+    assert run["gain"] == pytest.approx([own[id] - alone[id] for id in ids], abs=1e-6)
     row = next(row for row in data["table"] if row["label"] == "fedavg")
     assert row["seeds"] == 2
-    assert row["hurt"][0] == pytest.approx(
-        np.mean([[gain < 0 for gain in one["gain"]] for one in data["runs"] if one["label"] == "fedavg"])
-    )
+    gains = [one["gain"] for one in data["runs"] if one["label"] == "fedavg"]
+    assert row["hurt"][0] == pytest.approx(np.mean(np.array(gains) < 0))
 
 
 def test_fairness_of_the_last_round(comparison_folder: Path) -> None:
     row = next(row for row in collect([comparison_folder])["table"] if row["label"] == "local")
-    last = [
-        [
-            r["accuracy"]
-            for r in pq.read_table(comparison_folder / f"local-seed{seed}/clients.parquet").to_pylist()
-            if r["round"] == 6
-        ]
-        for seed in (0, 1)
-    ]
-    assert row["jain"][0] == pytest.approx(np.mean([np.mean(x) ** 2 / np.mean(np.square(x)) for x in last]))
-    shares = [np.array(x) / np.sum(x) for x in last]
+    found = [np.array([*last(comparison_folder / f"local-seed{seed}").values()]) for seed in (0, 1)]
+    assert row["jain"][0] == pytest.approx(np.mean([np.mean(x) ** 2 / np.mean(np.square(x)) for x in found]))
+    shares = [x / np.sum(x) for x in found]
     assert row["entropy"][0] == pytest.approx(np.mean([-(p * np.log(p)).sum() / np.log(12) for p in shares]))
     # Student's quantile for two seeds is 12.706.
-    half = 12.7062 * np.std([np.mean(x) for x in last], ddof=1) / np.sqrt(2)
-    assert row["mean"] == pytest.approx([np.mean(last), half], rel=1e-4)
+    half = 12.7062 * np.std([np.mean(x) for x in found], ddof=1) / np.sqrt(2)
+    assert row["mean"] == pytest.approx([np.mean(found), half], rel=1e-4)
     assert row["gain"] is None
 
 
@@ -115,7 +100,8 @@ def test_frames_hold_the_graphs(comparison_folder: Path) -> None:
 def test_history_marks_who_was_not_there(comparison_folder: Path) -> None:
     data = collect([comparison_folder])
     run = data["runs"][data["shown"]]
-    history = words(run["graph"]["history"]["group"]).reshape(12, 6)
+    packed = base64.b64decode(run["graph"]["history"]["group"])
+    history = np.frombuffer(packed, "<u2").reshape(12, 6)
     assert ((history != NOTHING).sum(0) == 8).all()
     for column, frame in enumerate(run["graph"]["frames"]):
         assert history[frame["clients"], column].tolist() == frame["groups"]
@@ -136,8 +122,7 @@ def test_no_test_data(tmp_path: Path) -> None:
 
 
 def test_unfinished_runs_are_named(comparison_folder: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "made"
-    shutil.copytree(comparison_folder, copy)
+    copy = shutil.copytree(comparison_folder, tmp_path / "made")
     (copy / "fedavg-seed1" / "summary.json").unlink()
     assert collect([copy])["unfinished"] == ["fedavg-seed1"]
 
@@ -172,3 +157,99 @@ def test_between_graphs_that_are_not_kept_a_frame_does_not_stretch(tmp_path: Pat
     graph = collect([make_run(tmp_path / "run", rounds=45, clients=4)])["runs"][0]["graph"]
     assert len(graph["frames"]) == 40
     assert all(frame["until"] == frame["round"] for frame in graph["frames"])
+
+
+# -- which runs belong together, and the Local and FedAvg that a run is measured against ---------------------------
+
+
+_PATHS = st.lists(st.sampled_from(["a", "b", "main"]), min_size=2, max_size=4).map(lambda parts: Path("/", *parts))
+
+
+def expected(run: Path, local: Path) -> Any:
+    own, alone = last(run), last(local)
+    return pytest.approx([own[id] - alone[id] for id in sorted(own)], abs=1e-6)
+
+
+def change(folder: Path, section: str) -> Path:
+    """A setting of this section that no other run has."""
+    with (folder / "experiment.toml").open("a") as file:
+        file.write(f"[{section}]\nother = 1\n")
+    return folder
+
+
+# -- what methods are called ----------------------------------------------------------------------------------------
+
+
+@given(
+    st.dictionaries(
+        _PATHS,
+        st.tuples(st.sampled_from(["local", "mapl"]), st.integers(0, 1), st.sampled_from(["", "mine", "mine@self"])),
+        min_size=1,
+    )
+)
+def test_no_two_runs_have_one_label_and_seed(kinds: dict[Path, tuple[str, int, str]]) -> None:
+    runs: Any = [
+        SimpleNamespace(folder=folder, method=method, seed=seed, label=label)
+        for folder, (method, seed, label) in kinds.items()
+    ]
+    labels = labels_of(runs)
+    assert len({(label, run.seed) for label, run in zip(labels, runs, strict=True)}) == len(runs)
+    for label, run in zip(labels, runs, strict=True):
+        name = run.label or run.method
+        mine = [other.seed for other in runs if (other.label or other.method) == name]
+        assert (label == name) == (len(set(mine)) == len(mine))
+        assert label.startswith(name)
+
+
+def test_folders_of_one_name_are_told_apart_by_more_of_their_paths(tmp_path: Path) -> None:
+    places = [make_run(tmp_path / name / "main" / "local-seed0", "local") for name in ("a", "b")]
+    data = collect(places)
+    assert [method["label"] for method in data["methods"]] == ["local (a/main)", "local (b/main)"]
+    assert [method["method"] for method in data["methods"]] == ["local", "local"]
+    assert [row["seeds"] for row in data["table"]] == [1, 1]
+    assert "seeds" not in data["sentence"]
+
+
+def test_a_folder_named_twice_is_one_run(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "main" / "local-seed0", "local")
+    (tmp_path / "link").symlink_to(folder.parent, target_is_directory=True)
+    data = collect([folder, folder.parent, tmp_path / "link"])
+    assert [run["label"] for run in data["runs"]] == ["local"]
+
+
+# -- what a run is measured against ---------------------------------------------------------------------------------
+
+
+def test_gain_is_against_the_local_beside_a_run(tmp_path: Path) -> None:
+    for name, skill in (("a", 0.4), ("b", 0.8)):
+        make_run(tmp_path / name / "local-seed0", "local", skill=skill)
+        make_run(tmp_path / name / "fedavg-seed0", "fedavg")
+    data = collect([tmp_path / "a", tmp_path / "b"])
+    for name in ("a", "b"):
+        runs = (tmp_path / name / f"{method}-seed0" for method in ("fedavg", "local"))
+        assert run_in(data, f"fedavg ({name})")["gain"] == expected(*runs)
+    hurt = {row["label"]: row["hurt"] and row["hurt"][0] for row in data["table"]}
+    assert hurt["fedavg (a)"] == 0
+    assert hurt["fedavg (b)"] == 1
+
+
+@pytest.mark.parametrize("differs", ["", "rounds", "training", "model", "scenario"])
+def test_a_local_elsewhere_counts_with_the_same_settings(tmp_path: Path, differs: str) -> None:
+    local = make_run(tmp_path / "a" / "local-seed0", "local", rounds=5 if differs == "rounds" else 4)
+    run = make_run(tmp_path / "b" / "fedavg-seed0", "fedavg")
+    if differs not in ("", "rounds"):
+        change(local, differs)
+    data = collect([local, run])
+    assert run_in(data, "fedavg")["gain"] == (None if differs else expected(run, local))
+    assert ("without a comparable run of Local" in data["sentence"]) == bool(differs)
+
+
+def test_beside_a_run_its_settings_decide_between_two_locals(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "fedavg", "fedavg")
+    tuned = change(make_run(tmp_path / "local-1", "local", skill=0.8), "training")
+    # A comparison may train every method in its own way.
+    assert run_in(collect([tmp_path]), "fedavg")["gain"] == expected(run, tuned)
+    plain = make_run(tmp_path / "local-2", "local", skill=0.5)
+    assert run_in(collect([tmp_path]), "fedavg")["gain"] == expected(run, plain)
+    change(plain, "model")
+    assert run_in(collect([tmp_path]), "fedavg")["gain"] is None

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fedkin.cli.results import report
 from fedkin.errors import RunError
 from fedkin.graph.picture import embedded
 from fedkin.report import write_report
@@ -72,8 +73,6 @@ def test_the_same_records_give_the_same_page(html: str, tmp_path: Path) -> None:
 
 
 def test_command(tmp_path: Path) -> None:
-    from fedkin.cli.results import report
-
     make_comparison(tmp_path / "made")
     report([tmp_path / "made"], None, None)
     assert (tmp_path / "made" / "report.html").is_file()

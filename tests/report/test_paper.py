@@ -29,10 +29,8 @@ def test_without_matplotlib_one_line_says_what_to_install(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ConfigError, match=r"pip install 'fedkin\[paper\]'"):
         write_paper([comparison_folder / "nothing"], tmp_path / "out")
-    assert [path.name for path in write_paper([comparison_folder], tmp_path / "out", "table")] == [
-        "table.tex",
-        "all.tex",
-    ]
+    written = write_paper([comparison_folder], tmp_path / "out", "table")
+    assert [path.name for path in written] == ["table.tex", "all.tex"]
     with pytest.raises(ConfigError, match="did you mean 'table'"):
         write_paper([comparison_folder], tmp_path / "out", "tabel")
 

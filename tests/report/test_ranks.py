@@ -71,9 +71,8 @@ def test_runs_of_other_settings_on_one_federation_are_other_methods(tmp_path: Pa
             with (folder / "experiment.toml").open("a") as file:
                 file.write(f"[training]\nlr = {lr}\n")
     found = entries([read_run(folder) for folder in find_runs([tmp_path])])
-    assert {one.method for one in found} == {
-        "Local training (lr=0.1)", "Local training (lr=0.2)", "FedAvg (lr=0.1)", "FedAvg (lr=0.2)",
-    }  # fmt: skip
+    names = {f"{title} (lr={lr})" for title in ("Local training", "FedAvg") for lr in (0.1, 0.2)}
+    assert {one.method for one in found} == names
     (unlike,) = collect([tmp_path])["unlike"]
     assert unlike.startswith("learning rates differ (")
     assert len({one.federation for one in found}) == 1

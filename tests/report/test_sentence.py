@@ -39,10 +39,7 @@ def sure(*counts: int, events: int | None = None) -> Gains:
         ([plain(38, 2)], "38 of 40 clients gain over training alone, 2 lose, mean gain +9 points"),
         ([plain(0, 0, 40)], "0 of 40 clients gain over training alone, 0 lose, mean gain +0 points"),
         ([plain(38, 2), plain(37, 3)], "37.5 of 40 clients gain over training alone, 2.5 lose (means over 2 seeds), "),
-        (
-            [sure(30, 1, 9, 0)],
-            "30 of 40 clients surely gain over training alone, 1 surely hurt, 9 cannot be told apart",
-        ),
+        ([sure(30, 1, 9, 0)], "30 of 40 clients surely gain over training alone, 1 surely hurt, 9 cannot be told"),
         ([sure(1, 0, 0, 3, events=4)], "1 of 4 clients surely gain over training alone, 0 surely hurt, 3 with too few"),
         ([sure(1, 0, 0, 3)], "3 with too few test samples, mean gain +10 points (95 % interval over clients +10 to "),
         ([None], "mean test accuracy 90.0 % over 40 clients, without a comparable run of Local to say who gains"),
@@ -73,10 +70,8 @@ def test_local_and_runs_without_test_data() -> None:
 )  # fmt: skip
 def test_groups(groups: list[dict[str, Any]], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verdicts, "judged_groups", lambda graph: [])
-    runs = [
-        run_of(summary={"groups": each}, graphs={1: Path()}, graph_at=lambda round: SimpleNamespace(evidence=None))
-        for each in groups
-    ]
+    graph = SimpleNamespace(evidence=None)
+    runs = [run_of(summary={"groups": each}, graphs={1: Path()}, graph_at=lambda round: graph) for each in groups]
     assert sentence._groups(runs) == said
     for run in runs:
         run.summary["given"] = ["4 groups, given"]

@@ -7,7 +7,7 @@ import shutil
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -70,8 +70,8 @@ def test_all_runs_share_the_page(count: int) -> None:
     side, rounds = graphs.matrix_side(count), graphs.rounds_kept(1000, count)
     assert count * rounds * side**2 <= 40 * 200 * 200
     assert count * rounds * 1000 <= 100_000 or rounds == 1
-    runs = [SimpleNamespace(seed=0, features=dict.fromkeys(range(8))) for _ in range(count)]
-    features = FeatureBudget.shared(cast(Any, runs))
+    runs: Any = [SimpleNamespace(seed=0, features=dict.fromkeys(range(8)))] * count
+    features = FeatureBudget.shared(runs)
     assert count * features.rounds * features.heads**2 <= 400_000
     if count == 1:
         assert (rounds, side, features.rounds, features.heads) == (40, 200, 6, 100)

@@ -1,7 +1,8 @@
-"""The page and the terminal say how sure a gain is, with the counts that the outcomes give."""
+"""The page and the terminal say how sure a gain is and how good risks are, as the outcomes give it."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 from pathlib import Path
@@ -10,18 +11,21 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from sklearn.metrics import roc_auc_score
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import brier_score_loss, roc_auc_score
 
 import fedkin
 from fedkin.analysis.paired import VERDICTS, difference, verdict
 from fedkin.errors import RunError
 from fedkin.records.comparison import comparison_rows
-from fedkin.records.run import read_run
+from fedkin.records.run import Result, read_run
 from fedkin.report import write_report
 from fedkin.report.collect import collect
-from fedkin.report.tables import comparison, one_run
+from fedkin.report.sections import over_seeds
+from fedkin.report.tables import comparison, left_out, one_run
+from report.fake_runs import make_run
 from support import printed, small_federation
-from task_kinds import federation_of, model_of
+from task_kinds import federation_of
 
 PLAN = {"local_steps": 3, "batch_size": 8, "lr": 0.05}
 METHODS = ("local", "fedavg", "ifca")
@@ -31,21 +35,22 @@ METHODS = ("local", "fedavg", "ifca")
 def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Runs of a risk task and of a classification, by kind."""
     home = tmp_path_factory.mktemp("sure")
-    for kind, federation, model in (
-        ("risk", federation_of("risk"), model_of("risk")),
-        ("classification", small_federation(), "mlp"),
-    ):
-        for method in METHODS:
-            options: dict[str, Any] = {"clusters": 2} if method == "ifca" else {}
-            fedkin.run(method, federation, rounds=2, model=model, training=PLAN, out=home / kind / method, **options)
-    return {kind: home / kind for kind in ("risk", "classification")}
+    federations = {"risk": federation_of("risk"), "classification": small_federation()}
+    for (kind, federation), method in itertools.product(federations.items(), METHODS):
+        options: dict[str, Any] = {"clusters": 2} if method == "ifca" else {}
+        fedkin.run(method, federation, rounds=2, training=PLAN, out=home / kind / method, **options)
+    return {kind: home / kind for kind in federations}
+
+
+def results_of(place: Path) -> dict[str, dict[int, Result]]:
+    return {method: {0: read_run(place / method)} for method in METHODS}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["risk", "classification"])
 def test_counts_agree_in_sentence_table_bars_and_terminal(places: dict[str, Path], kind: str) -> None:
     data = collect([places[kind]])
-    results = {method: {0: read_run(places[kind] / method)} for method in METHODS}
+    results = results_of(places[kind])
     local = results["local"][0]
     for row, run in zip(data["table"], data["runs"], strict=True):
         assert row["label"] == run["label"]
@@ -55,11 +60,8 @@ def test_counts_agree_in_sentence_table_bars_and_terminal(places: dict[str, Path
             assert row["gained"] is None
             assert run["sure"]["verdict"] == [None] * len(ids)
             continue
-        words = {
-            id: verdict(difference(mine.metric.name, one, local.outcomes[id]))
-            for id, one in mine.outcomes.items()
-            if id not in mine.unseen
-        }
+        seen = {id: one for id, one in mine.outcomes.items() if id not in mine.unseen}
+        words = {id: verdict(difference(mine.metric.name, one, local.outcomes[id])) for id, one in seen.items()}
         assert run["sure"]["verdict"] == [words.get(id) for id in ids]
         counts = [list(words.values()).count(word) for word in VERDICTS]
         assert [row[name][0] for name in ("gained", "lost", "apart", "few")] == counts
@@ -70,9 +72,8 @@ def test_counts_agree_in_sentence_table_bars_and_terminal(places: dict[str, Path
     if kind == "risk":
         assert "with too few events" in data["sentence"]
         events = data["runs"][0]["sure"]["events"]
-        assert [n for n in events if n is not None] == [
-            one.events for id, one in sorted(local.outcomes.items()) if id not in local.unseen
-        ]
+        known = [one.events for id, one in sorted(local.outcomes.items()) if id not in local.unseen]
+        assert [n for n in events if n is not None] == known
 
 
 def test_what_was_told_stands_in_sentence_table_and_terminal(places: dict[str, Path]) -> None:
@@ -80,7 +81,7 @@ def test_what_was_told_stands_in_sentence_table_and_terminal(places: dict[str, P
     told = {row["label"]: row["given"] for row in data["table"]}
     assert told == {"local": [], "fedavg": [], "ifca": ["2 groups, given"]}
     assert "(2 groups, given)" in data["sentence"]
-    results = {method: {0: read_run(places["classification"] / method)} for method in METHODS}
+    results = results_of(places["classification"])
     text = " ".join(printed(comparison(comparison_rows(results)), 80).split())
     assert "*given: ifca: 2 groups, given" in text
     assert "(2 groups, given)" in " ".join(printed(one_run(results["ifca"][0]), 80).split())
@@ -143,8 +144,7 @@ def test_outcomes_of_other_samples_are_refused(places: dict[str, Path], tmp_path
 
 
 def test_means_over_seeds_are_whole_clients_so_that_the_table_fits_a_terminal(places: dict[str, Path]) -> None:
-    results = {method: {0: read_run(places["classification"] / method)} for method in METHODS}
-    rows = comparison_rows(results)
+    rows = comparison_rows(results_of(places["classification"]))
     for row in rows:
         row["seeds"] = [0, 1, 2]
         if row["surely"]:
@@ -158,12 +158,11 @@ def test_the_table_has_means_weighted_and_pooled_and_the_least_events(places: di
     rows = {row["label"]: row for row in collect([places["risk"]])["table"]}
     for label, row in rows.items():
         result = read_run(places["risk"] / label)
-        each = {id: one for id, one in result.outcomes.items() if id not in result.unseen}
-        values = result.values
-        sizes = [len(each[id]) for id in values]
-        assert row["weighted"][0] == pytest.approx(np.average(list(values.values()), weights=sizes))
-        scores = np.concatenate([one.values for one in each.values()])
-        classes = [np.asarray(one.labels) for one in each.values()]
+        each = [result.outcomes[id] for id in result.values]
+        means = np.average(list(result.values.values()), weights=list(map(len, each)))
+        assert row["weighted"][0] == pytest.approx(means)
+        scores = np.concatenate([one.values for one in each])
+        classes = [np.asarray(one.labels) for one in each]
         labels = np.concatenate(classes)
         assert row["pooled"][0] == pytest.approx(roc_auc_score(labels, scores))
         assert row["events"][0] == min(min(labels.sum(), (1 - labels).sum()) for labels in classes)
@@ -173,4 +172,51 @@ def test_the_table_has_means_weighted_and_pooled_and_the_least_events(places: di
         assert row["weighted"] == row["pooled"]
         assert row["pooled"][0] == pytest.approx(right.mean())
         assert row["events"] is None
-    assert comparison_rows({"local": {0: read_run(places["risk"] / "local")}})[0]["weighted"] is not None
+
+
+# -- calibration and decision curves, against scikit-learn and counts over the runs' own outcomes ------------------
+
+
+def pooled(folder: Path) -> tuple[Any, Any]:
+    """Scores and labels of all clients that take part."""
+    result = read_run(folder)
+    known = [one for id, one in result.outcomes.items() if id not in result.unseen]
+    return np.concatenate([one.values for one in known]), np.concatenate([one.labels for one in known])
+
+
+@pytest.mark.slow
+def test_figures_are_those_of_the_pooled_outcomes(places: dict[str, Path]) -> None:
+    for run in collect([places["risk"]])["runs"]:
+        scores, labels = pooled(places["risk"] / run["label"])
+        risks, found = 1 / (1 + np.exp(-scores)), run["risks"]
+        assert (found["n"], found["events"]) == (len(labels), labels.sum())
+        assert found["brier"] == pytest.approx(brier_score_loss(labels, risks))
+        assert found["none"] == pytest.approx(brier_score_loss(labels, np.full(len(labels), labels.mean())))
+        fitted = LogisticRegression(C=np.inf, tol=1e-10).fit(scores[:, None], labels)
+        assert found["slope"][0] == pytest.approx(fitted.coef_[0, 0], rel=1e-3)
+        assert found["slope"][1] < found["slope"][0] < found["slope"][2]
+        assert sum(one[4] for one in found["bins"]) == len(labels)
+        acted = risks >= 0.3
+        net = (acted & (labels == 1)).mean() - (acted & (labels == 0)).mean() * 0.3 / 0.7
+        assert found["net"][29] == pytest.approx(net, abs=1e-6)
+
+
+def test_more_seeds_on_the_same_samples_do_not_narrow_an_interval() -> None:
+    one = [1.2, 0.7, 1.7]
+    assert over_seeds([one])[1] == pytest.approx(one[1:])
+    assert over_seeds([one] * 5)[1] == pytest.approx(one[1:])
+    mean, wide = over_seeds([[1.0, 0.5, 1.5], [1.4, 0.9, 1.9]])
+    # By hand: within (0.5 / 1.96)^2, between 0.08, times 1.5.
+    half = 1.959964 * np.sqrt((0.5 / 1.959964) ** 2 + 1.5 * 0.08)
+    assert (mean, wide.low, wide.high) == pytest.approx((1.2, 1.2 - half, 1.2 + half))
+
+
+# -- tables in a terminal ------------------------------------------------------------------------------------------
+
+
+def test_groups_may_have_the_names_of_other_columns(tmp_path: Path) -> None:
+    methods = ("local", "fedavg")
+    runs = {method: {0: read_run(make_run(tmp_path / method, method))} for method in methods}
+    table = left_out(dict.fromkeys(("method", "mean", "north"), runs))
+    assert [column.header for column in table.columns] == ["method", "method", "mean", "north", "mean"]
+    assert tuple(table.columns[0].cells) == methods

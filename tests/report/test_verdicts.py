@@ -21,7 +21,7 @@ from fedkin.report import write_report
 from fedkin.report.choice import KinChoice
 from fedkin.report.collect import collect
 from fedkin.report.sentence import groups_in_terminal
-from fedkin.report.verdicts import Findings, JudgedGroup, findings_text, judged_groups, verdict_data
+from fedkin.report.verdicts import Findings, findings_text, judged_groups, verdict_data
 from report.fake_runs import data_in, make_comparison, make_run, run_in
 from support import present
 
@@ -109,8 +109,7 @@ def test_the_tree_is_the_tests_that_were_made(comparison_folder: Path) -> None:
         assert node["said"].startswith("differ in " if tested.rejected else "cannot" if tested.p else "")
         assert node["cut"] == (tested.verdict is None)
         assert (node["group"] is None) == (tested.verdict is None)
-    last = tree["leaf"]
-    assert dict(zip(ids, last, strict=True)) == evidence.leaf
+    assert dict(zip(ids, tree["leaf"], strict=True)) == evidence.leaf
     (lone,) = [node for node in tree["nodes"] if node["client"] is not None]
     assert (ids[lone["client"]], lone["verdict"]) == ("site-011", "alone")
 
@@ -130,12 +129,13 @@ def test_the_tree_shows_which_levels_have_a_model_where() -> None:
     number = {id: place for place, id in enumerate(graph.ids)}
     figures = {"level": 1, "pull_weights": 1.0, "groups": 1, "lead_all": 0.1, "lead_all_low": 0.05,
                "lead_all_high": 0.15, "lead_groups": 0.2, "lead_groups_low": 0.1, "lead_groups_high": 0.3}  # fmt: skip
-    found = present(verdict_data(graph, None, number, [{"figures": figures}]))
-    levels = [node["level"] for node in found["tests"]["nodes"]]
-    assert levels[:2] == [("one model for all", False), ("one model for this branch", True)]
-    assert set(levels[2:]) == {None}
-    untold = present(verdict_data(graph, None, number, []))
-    assert {node["level"] for node in untold["tests"]["nodes"]} == {None}
+
+    def levels(rounds: list[Any]) -> list[Any]:
+        return [node["level"] for node in present(verdict_data(graph, None, number, rounds))["tests"]["nodes"]]
+
+    first, second, *others = levels([{"figures": figures}])
+    assert (first, second) == (("one model for all", False), ("one model for this branch", True))
+    assert {*others, *levels([])} == {None}
 
 
 # -- many clients ---------------------------------------------------------------------------------------------
@@ -154,9 +154,8 @@ def test_a_large_tree_is_cut_and_says_so(count: int) -> None:
     assert nodes[0]["parent"] is None
     assert all(node["parent"] < at for at, node in enumerate(nodes[1:], 1))
     # Every client is under the node where it was last drawn.
-    last = tree["leaf"]
-    assert min(last) >= 0
-    below = np.bincount(last, minlength=len(nodes))
+    assert min(tree["leaf"]) >= 0
+    below = np.bincount(tree["leaf"], minlength=len(nodes))
     for at in range(len(nodes) - 1, 0, -1):
         below[nodes[at]["parent"]] += below[at]
     assert below.tolist() == [node["size"] for node in nodes]
@@ -168,9 +167,7 @@ def test_a_large_tree_is_cut_and_says_so(count: int) -> None:
 # -- verdicts -------------------------------------------------------------------------------------------------
 
 
-def groups_of(
-    leaves: dict[str, int], verdict: dict[str, str], groups: dict[str, int], *nodes: Node
-) -> list[JudgedGroup]:
+def groups_of(leaves: dict[str, int], verdict: dict[str, str], groups: dict[str, int], *nodes: Node) -> Any:
     graph = Graph(tuple(verdict), np.zeros((len(verdict),) * 2), groups=groups)
     return judged_groups(graph.tested(verdict, Evidence(nodes, leaves, 0.001)))
 
@@ -185,12 +182,12 @@ def leaf(verdict: str, parent: int = 0) -> Node:
 def test_a_group_of_several_leaves_is_not_said_to_be_indistinguishable() -> None:
     """Groups that differ surely but too little are merged: tests do tell these clients apart."""
     leaves = {"a": 1, "b": 1, "c": 2, "d": 2}
-    (one,) = groups_of(
-        leaves, dict.fromkeys("abcd", "same"), dict.fromkeys("abcd", 0), ROOT, leaf("same"), leaf("same")
-    )
+    verdict, groups = dict.fromkeys("abcd", "same"), dict.fromkeys("abcd", 0)
+    (one,) = groups_of(leaves, verdict, groups, ROOT, leaf("same"), leaf("same"))
     assert (one.verdict, one.node) == ("near", 0)
-    assert "significant" not in findings_text([Findings.of([one], None)])
-    assert "too little for separate models to be better" in findings_text([Findings.of([one], None)])
+    text = findings_text([Findings.of([one], None)])
+    assert "significant" not in text
+    assert "too little for separate models to be better" in text
 
 
 def test_merged_leaves_with_others_between_them_have_no_test_of_their_own() -> None:
@@ -222,26 +219,15 @@ FOUND: list[tuple[list[Findings], str, str]] = [
     ([Findings({"same": 1})], "1 group", "within groups no difference is significant"),
     ([Findings({}, 9)], "no groups", "every client differs from all others"),
     ([Findings({"shares": 1})], "1 group", f"within groups clients {SHARES}"),
-    (
-        [Findings({"near": 2})], "2 groups",
-        "within groups clients differ too little for separate models to be better",
-    ),
-    (
-        [Findings({"offsets": 1}, 2)], "1 group and 2 clients alone",
-        "within groups each client's inputs have a shift of their own",
-    ),
-    (
-        [Findings({"same": 2, "shares": 1}, p=0.5)], "3 groups",
-        f"in 2 no difference is significant (smallest p 0.5), in 1 clients {SHARES}",
-    ),
-    (
-        [Findings({"same": 4}, p=0.5), Findings({"same": 4}, p=0.02)], "4 groups",
-        "within groups no difference is significant (smallest p 0.02)",
-    ),
-    (
-        [Findings({"same": 4}), Findings({"shares": 1}, 1)], "1 to 4 groups and up to 1 client alone",
-        f"in some no difference is significant, in some clients {SHARES}",
-    ),
+    ([Findings({"near": 2})], "2 groups", "within groups clients differ too little for separate models to be better"),
+    ([Findings({"offsets": 1}, 2)], "1 group and 2 clients alone",
+     "within groups each client's inputs have a shift of their own"),
+    ([Findings({"same": 2, "shares": 1}, p=0.5)], "3 groups",
+     f"in 2 no difference is significant (smallest p 0.5), in 1 clients {SHARES}"),
+    ([Findings({"same": 4}, p=0.5), Findings({"same": 4}, p=0.02)], "4 groups",
+     "within groups no difference is significant (smallest p 0.02)"),
+    ([Findings({"same": 4}), Findings({"shares": 1}, 1)], "1 to 4 groups and up to 1 client alone",
+     f"in some no difference is significant, in some clients {SHARES}"),
 ]  # fmt: skip
 
 

@@ -27,17 +27,13 @@ def test_the_python_twin_of_an_experiment_file() -> None:
     by_file = run_experiment(Experiment.of(TABLE), Path())
     fed = fedkin.federate("digits", "rotated-masked", clients=6, seed=0)
     by_hand = fedkin.run(
-        SfmtlGraph(lam=0.5), fed, rounds=7, seed=0, model=lambda task: _mlp(8),
-        training={**PLAN, "clients_per_round": 4},
+        SfmtlGraph(lam=0.5), fed, rounds=7, seed=0, training={**PLAN, "clients_per_round": 4},
         settings={"mode": "one-by-one"},
+        model=lambda task: (nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU()), nn.Linear(8, 10)),
     )  # fmt: skip
     for name in ("accuracy", "bytes", "floats", "groups", "flops"):
         assert by_hand.summary[name] == by_file.summary[name]
     assert by_hand.scores == by_file.scores
-
-
-def _mlp(width: int) -> tuple[nn.Module, nn.Module]:
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.ReLU()), nn.Linear(width, 10)
 
 
 def test_a_pair_of_modules_starts_from_its_own_values() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import pty
@@ -13,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tomli_w
 from rich.console import Console
 
+import fedkin
+from fedkin.running.loop import Stop
 from fedkin.running.progress import Progress, ProgressOfSeveral, StopFlag, make_console, round_figures
-from tiny import TABLE
+from support import printed, small_federation
+from tiny import CutAt, written
 
 
 def row(round: int, mean: float | None = 0.5, found: int | None = None) -> dict[str, Any]:
@@ -71,19 +74,14 @@ def test_a_dumb_terminal_gets_plain_lines_and_quiet_says_nothing(monkeypatch: py
 
 @pytest.mark.parametrize("width", [40, 80])
 def test_a_bar_fits_the_terminal(width: int) -> None:
-    text = io.StringIO()
-    console = Console(file=text, force_terminal=True, width=width, color_system=None)
-    stop = StopFlag()
+    stop, console = StopFlag(), Console(file=io.StringIO(), force_terminal=True, width=width)
     progress = Progress("sfmtl-graph", stop, console=console)
     progress.started(1000, 0)
     progress.round_done(row(1, 0.5, found=12))
     progress.round_done(row(2, None))
     (bar,) = stop.bars
     bar.stop()
-    screen = Console(file=io.StringIO(), force_terminal=True, width=width, color_system=None)
-    with screen.capture() as captured:
-        screen.print(bar.get_renderable())
-    (line,) = captured.get().splitlines()
+    (line,) = printed(bar.get_renderable(), width).splitlines()
     assert len(line) <= width
     assert width == 40 or "2/1000" in line
     assert width == 40 or "accuracy 0.500" in line
@@ -135,22 +133,16 @@ def test_the_time_left_for_all_is_that_of_runs_that_have_ended(monkeypatch: pyte
 @pytest.mark.slow
 def test_run_on_a_real_terminal(tmp_path: Path) -> None:
     """Through a pseudo-terminal: the bar is there while it runs, and gone from the end of the output."""
-    path = tmp_path / "small.toml"
-    path.write_text(tomli_w.dumps(TABLE))
+    written(tmp_path / "small.toml")
     ours, theirs = pty.openpty()
-    words = [sys.executable, "-c", "from fedkin.cli import main; main()", "run", str(path), "--rounds", "40"]
+    words = [sys.executable, "-m", "fedkin", "run", "small.toml", "--rounds", "40"]
     env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"}
     process = subprocess.Popen(words, stdin=theirs, stdout=subprocess.PIPE, stderr=theirs, cwd=tmp_path, env=env)
     os.close(theirs)
     seen = b""
-    while True:
-        try:
-            piece = os.read(ours, 65536)
-        except OSError:  # how Linux says that the other end is closed
-            break
-        if not piece:
-            break
-        seen += piece
+    with contextlib.suppress(OSError):  # how Linux says that the other end is closed
+        while piece := os.read(ours, 65536):
+            seen += piece
     out, _ = process.communicate(timeout=600)
     os.close(ours)
     assert process.returncode == 0, seen.decode()
@@ -159,3 +151,67 @@ def test_run_on_a_real_terminal(tmp_path: Path) -> None:
         assert word in screen
     assert "accuracy, mean over clients" in out.decode()
     assert "round 40 of 40  accuracy" not in screen
+
+
+# -- from Python: `fedkin.run(..., progress=True)` says how far a run is, and changes nothing else -----------------
+
+
+PLAN = {"local_steps": 2, "lr": 0.1}
+
+
+class Asked(CutAt):
+    """Notes after which rounds it was asked to stop."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.rounds: list[int] = []
+
+    def stopping(self) -> bool:
+        self.rounds.append(self.now)
+        return True
+
+
+def test_a_watcher_is_asked_after_the_last_round_too_which_it_cannot_stop() -> None:
+    asked = Asked()
+    fedkin.run("local", small_federation(), rounds=1, training=PLAN, watcher=asked)
+    assert asked.rounds == [1]
+
+
+def test_rounds_and_metric_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    silent = fedkin.run("local", small_federation(), rounds=3, training=PLAN)
+    assert capsys.readouterr() == ("", "")
+    result = fedkin.run("local", small_federation(), rounds=3, training=PLAN, progress=True)
+    assert result.scores == silent.scores
+    out, err = capsys.readouterr()
+    assert out == ""
+    lines = err.splitlines()
+    assert [line.split("  ")[0] for line in lines] == [f"local: round {number} of 3" for number in (1, 2, 3)]
+    assert lines[-1] == f"local: round 3 of 3  accuracy {result.summary['accuracy']['mean']:.3f}"
+
+
+@pytest.mark.parametrize("how", ["stop", "ctrl-c"])
+def test_a_run_that_is_cut_goes_on_where_it_was(how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(**more: Any) -> fedkin.Result:
+        more |= {"settings": {"checkpoint_every": 1}, "out": tmp_path, "progress": True}
+        return fedkin.run("local", small_federation(), rounds=4, training=PLAN, **more)
+
+    with pytest.raises(Stop if how == "stop" else KeyboardInterrupt):
+        run(watcher=CutAt(3, how))
+    err = capsys.readouterr().err
+    assert err.endswith("\n")
+    assert "round 3 of 4" in err
+    assert len(run().rounds) == 4
+    err, done = capsys.readouterr().err, 3 if how == "stop" else 2
+    assert err.startswith(f"local: going on after round {done} of 4\nlocal: round {done + 1} of 4")
+    run()
+    assert capsys.readouterr().err == "", "a finished run is read, and has no progress"
+
+
+def test_a_stream_that_takes_nothing_does_not_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(sys, "stderr", Full())
+    result = fedkin.run("local", small_federation(), rounds=2, training=PLAN, progress=True)
+    assert len(result.rounds) == 2

@@ -23,18 +23,18 @@ from fedkin.report.bench_page import headline, page
 from fedkin.running.bench import bench, mean_gain, points, rank_on_suite, read_lines, store
 from fedkin.running.suites import SUITES, Entry, Suite, suite_of
 from fedkin.views import ServerView
-from support import small_federation
+from support import present, small_federation
 from tiny import CutAt
 
 
-def suite(folder: Path, **kinds: Any) -> Suite:
+@pytest.fixture
+def tiny(tmp_path: Path) -> Suite:
     entry = Entry(lambda seed: small_federation(seed=seed), "linear", (0.03, 0.3))
-    return Suite("tiny", {"small": entry}, folder / "stored.jsonl", rounds=2, local_steps=2, seeds=(0, 1), **kinds)
+    return Suite("tiny", {"small": entry}, tmp_path / "stored.jsonl", rounds=2, local_steps=2, seeds=(0, 1))
 
 
 @pytest.mark.slow
-def test_controls_run_with_the_methods_rate_and_are_stored_with_it(tmp_path: Path) -> None:
-    tiny = suite(tmp_path)
+def test_controls_run_with_the_methods_rate_and_are_stored_with_it(tiny: Suite, tmp_path: Path) -> None:
     (place,) = bench(tiny, METHODS["fedu"](), "fedu", tmp_path / "fedu")["federations"]
     assert set(place["adds"]) == {"self", "one", "random"}
     store(tiny, "fedu", tmp_path / "fedu")
@@ -49,8 +49,7 @@ def test_controls_run_with_the_methods_rate_and_are_stored_with_it(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_the_page_has_all_figures_and_says_where_the_method_stands(tmp_path: Path) -> None:
-    tiny = suite(tmp_path)
+def test_the_page_has_all_figures_and_says_where_the_method_stands(tiny: Suite, tmp_path: Path) -> None:
     for name in ("local", "fedavg"):
         bench(tiny, METHODS[name](), name, tmp_path / name)
         store(tiny, name, tmp_path / name)
@@ -66,8 +65,8 @@ def test_the_page_has_all_figures_and_says_where_the_method_stands(tmp_path: Pat
     assert all(f">{name}<" in html for name in ("local", "fedavg", "ditto"))
 
 
-def test_a_rate_is_chosen_on_held_out_samples_and_all_seeds_run_with_it(tmp_path: Path) -> None:
-    bench(suite(tmp_path), FedAvg(), "fedavg", tmp_path / "out")
+def test_a_rate_is_chosen_on_held_out_samples_and_all_seeds_run_with_it(tiny: Suite, tmp_path: Path) -> None:
+    bench(tiny, FedAvg(), "fedavg", tmp_path / "out")
     lines = [line for line in read_lines(tmp_path / "out" / "runs.jsonl") if line["method"] == "fedavg"]
     summaries = sorted((tmp_path / "out" / "small" / "rates").glob("*/summary.json"))
     tried = [read_json(path)["accuracy"]["mean"] for path in summaries]
@@ -76,12 +75,12 @@ def test_a_rate_is_chosen_on_held_out_samples_and_all_seeds_run_with_it(tmp_path
 
 
 @pytest.mark.slow
-def test_a_stopped_bench_goes_on_and_gives_the_same_lines(tmp_path: Path) -> None:
-    bench(suite(tmp_path), FedAvg(), "fedavg", tmp_path / "whole")
+def test_a_stopped_bench_goes_on_and_gives_the_same_lines(tiny: Suite, tmp_path: Path) -> None:
+    bench(tiny, FedAvg(), "fedavg", tmp_path / "whole")
     with pytest.raises(RuntimeError, match="cut"):
-        bench(suite(tmp_path), FedAvg(), "fedavg", tmp_path / "cut", lambda what, done, of: CutAt(1 if done else 99))
+        bench(tiny, FedAvg(), "fedavg", tmp_path / "cut", lambda what, done, of: CutAt(1 if done else 99))
     assert not (tmp_path / "cut" / "runs.jsonl").exists()
-    bench(suite(tmp_path), FedAvg(), "fedavg", tmp_path / "cut")
+    bench(tiny, FedAvg(), "fedavg", tmp_path / "cut")
     assert (tmp_path / "cut" / "runs.jsonl").read_bytes() == (tmp_path / "whole" / "runs.jsonl").read_bytes()
 
 
@@ -91,7 +90,7 @@ def line(method: str, seed: int, values: dict[str, float]) -> dict[str, Any]:
             "points": values, "data": "d"}  # fmt: skip
 
 
-def test_a_place_is_the_rank_the_paired_gain_and_who_is_hurt(tmp_path: Path) -> None:
+def test_a_place_is_the_rank_the_paired_gain_and_who_is_hurt(tiny: Suite) -> None:
     lines = [
         *[line("local", s, {"a": 50.0 + s, "b": 60.0}) for s in (0, 1)],
         *[line("fedavg", s, {"a": 70.0 + s, "b": 58.0}) for s in (0, 1)],
@@ -99,16 +98,14 @@ def test_a_place_is_the_rank_the_paired_gain_and_who_is_hurt(tmp_path: Path) -> 
         *[line("best", s, {"a": 90.0, "b": 90.0}) for s in (0, 1)],
     ]
     lines.append(line("mine@self", 0, {"a": 99.0, "b": 99.0}))
-    (place,) = rank_on_suite(suite(tmp_path), "mine", lines)[0]
+    (place,) = rank_on_suite(tiny, "mine", lines)[0]
     assert (place["rank"], place["of"], place["reference"], place["hurt"], place["clients"]) == (2, 4, "fedavg", 1, 2)
-    assert place["gain"] is not None
-    assert place["gain"]["value"] == pytest.approx(1.5)
+    assert present(place["gain"])["value"] == pytest.approx(1.5)
     assert place["border"]
     assert place["surely"] == ["b"]
 
 
-def test_the_headline_has_the_mean_over_federations_and_what_was_told(tmp_path: Path) -> None:
-    tiny = suite(tmp_path)
+def test_the_headline_has_the_mean_over_federations_and_what_was_told(tiny: Suite) -> None:
     three = replace(tiny, federations=dict.fromkeys(("x", "y", "z"), tiny.federations["small"]))
     lines = [
         {**line(method, s, {"a": 50.0 + gain + s}), "federation": name, "given": given}
@@ -116,30 +113,28 @@ def test_the_headline_has_the_mean_over_federations_and_what_was_told(tmp_path: 
         for method, gain, given in (("local", 0.0, []), ("mine", ahead, ["2 groups, given"]))
     ]  # fmt: skip
     places = rank_on_suite(three, "mine", lines)[0]
-    gain = mean_gain(places)
-    assert gain is not None
+    gain = present(mean_gain(places))
     wanted = stats.ttest_1samp([1.0, 2.0, 6.0], 0).confidence_interval(0.95)
     assert (gain["value"], gain["low"], gain["high"]) == pytest.approx((3.0, wanted.low, wanted.high))
     said = headline({"method": "mine", "suite": "tiny", "federations": places, "mean_gain": gain})
     assert "in the mean of 3 federations +3.0 (-3.6 to +9.6) points from it; 2 groups, given" in said
 
 
-def test_what_a_method_is_told_is_kept(tmp_path: Path) -> None:
+def test_what_a_method_is_told_is_kept(tiny: Suite, tmp_path: Path) -> None:
     for method, given in ((METHODS["ifca"].model_validate({"clusters": 2}), ["2 groups, given"]), (FedAvg(), [])):
-        (place,) = bench(suite(tmp_path), method, method.name, tmp_path / method.name)["federations"]
+        (place,) = bench(tiny, method, method.name, tmp_path / method.name)["federations"]
         assert place["given"] == given
 
 
-def test_a_method_without_all_seeds_is_not_ranked(tmp_path: Path) -> None:
+def test_a_method_without_all_seeds_is_not_ranked(tiny: Suite) -> None:
     lines = [line("local", s, {"a": 50.0}) for s in (0, 1)] + [line("mine", 0, {"a": 60.0})]
-    assert rank_on_suite(suite(tmp_path), "mine", lines)[0][0]["rank"] is None
+    assert rank_on_suite(tiny, "mine", lines)[0][0]["rank"] is None
     lines = [line("mine", s, {"a": 50.0}) for s in (0, 1)] + [line("local", 0, {"a": 60.0})]
-    assert rank_on_suite(suite(tmp_path), "mine", lines)[0][0]["of"] == 1
+    assert rank_on_suite(tiny, "mine", lines)[0][0]["of"] == 1
 
 
 @pytest.mark.slow
-def test_stored_results_are_placed_beside_and_of_other_data_are_refused(tmp_path: Path) -> None:
-    tiny = suite(tmp_path)
+def test_stored_results_are_placed_beside_and_of_other_data_are_refused(tiny: Suite, tmp_path: Path) -> None:
     bench(tiny, Local(), "local", tmp_path / "local")
     store(tiny, "local", tmp_path / "local")
     (place,) = bench(tiny, FedAvg(), "fedavg", tmp_path / "fedavg")["federations"]
@@ -170,8 +165,8 @@ def test_damaged_results_are_named_with_file_and_line(tmp_path: Path, data: byte
     [(METHODS["mixed"](), "two classes"), (FedU.model_validate({"graph": {"source": "planted"}}), "not known")],
     ids=["mixed", "no method is told the groups"],
 )
-def test_a_method_that_fails_everywhere_is_said_to(tmp_path: Path, method: Any, says: str) -> None:
-    (place,) = bench(suite(tmp_path), method, method.name, tmp_path / "out")["federations"]
+def test_a_method_that_fails_everywhere_is_said_to(tiny: Suite, tmp_path: Path, method: Any, says: str) -> None:
+    (place,) = bench(tiny, method, method.name, tmp_path / "out")["federations"]
     assert place["mean"] is None
     assert says in place["failed"]
 
@@ -186,10 +181,10 @@ class FailsAtSeedOne(FedAvg):
 
 
 def test_a_method_that_fails_at_one_seed_has_no_place_and_may_be_stored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(METHODS, FailsAtSeedOne.name, FailsAtSeedOne)
-    tiny, method = suite(tmp_path), FailsAtSeedOne()
+    method = FailsAtSeedOne()
     (place,) = bench(tiny, method, method.name, tmp_path / "out")["federations"]
     assert place["mean"] is None
     assert "seed 1" in place["failed"]

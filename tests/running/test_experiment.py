@@ -9,16 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tomli_w
 
 from fedkin.errors import ConfigError
 from fedkin.running import presets
 from fedkin.running.experiment import Experiment, load
 from fedkin.running.papers import known_tables, table_folder
 from fedkin.running.presets import preset_folder, preset_names, preset_or_file
-from tiny import TABLE
+from tiny import TABLE, written
 
 PRESETS = sorted((Path(__file__).parents[2] / "presets").glob("*.toml"))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return written(tmp_path / "small.toml")
 
 
 def changed(path: str, value: Any) -> dict[str, Any]:
@@ -57,17 +61,14 @@ def test_what_is_wrong_is_named(path: str, value: Any, said: str) -> None:
 
 
 def test_what_is_written_back_is_complete_and_the_same() -> None:
-    experiment = Experiment.of(TABLE)
-    text = experiment.to_toml()
+    text = Experiment.of(TABLE).to_toml()
     again = Experiment.of(tomllib.loads(text))
     assert again.to_toml() == text
     assert again.resolved()["training"]["batch_size"] == 32
-    assert again.method == experiment.method
+    assert again.method == Experiment.of(TABLE).method
 
 
-def test_settings_from_the_command_line(tmp_path: Path) -> None:
-    path = tmp_path / "e.toml"
-    path.write_text(Experiment.of(TABLE).to_toml())
+def test_settings_from_the_command_line(path: Path) -> None:
     experiment = load(path, ["training.lr=0.5", "method.graph.groups=leiden", "model.hidden=[3, 4]", "name = other"])
     assert experiment.training.lr == 0.5
     assert experiment.resolved()["method"]["graph"]["groups"] == "leiden"
@@ -86,37 +87,34 @@ def test_settings_from_the_command_line(tmp_path: Path) -> None:
         ("training.lr=-1", r"training\.lr: .*got -1"),
     ],
 )
-def test_bad_settings_from_the_command_line(tmp_path: Path, change: str, said: str) -> None:
-    path = tmp_path / "e.toml"
-    path.write_text(Experiment.of(TABLE).to_toml())
+def test_bad_settings_from_the_command_line(path: Path, change: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         load(path, [change])
 
 
-def test_files_that_are_no_experiment(tmp_path: Path) -> None:
-    (tmp_path / "digits-rotated.toml").write_text("name = [")
-    with pytest.raises(
-        ConfigError, match=r"digits-rotatd\.toml: no such experiment file; did you mean 'digits-rotated\.toml'"
-    ):
-        load(tmp_path / "digits-rotatd.toml")
-    with pytest.raises(ConfigError, match=r"digits-rotated\.toml: cannot be read as TOML"):
-        load(tmp_path / "digits-rotated.toml")
-    (tmp_path / "latin.toml").write_bytes(b"name = '\xff'")
-    with pytest.raises(ConfigError, match=r"latin\.toml: cannot be read .*line 1 is not UTF-8; save the file as UTF-8"):
-        load(tmp_path / "latin.toml")
-    (tmp_path / "wide.toml").write_text("name = 'a'", encoding="utf-16")
-    with pytest.raises(ConfigError, match=r"wide\.toml: cannot be read .*line 1 is not UTF-8; save the file as UTF-8"):
-        load(tmp_path / "wide.toml")
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"name = [", "cannot be read as TOML"),
+        (b"name = '\xff'", "cannot be read .*line 1 is not UTF-8; save the file as UTF-8"),
+        ("name = 'a'".encode("utf-16"), "cannot be read .*line 1 is not UTF-8; save the file as UTF-8"),
+    ],
+)
+def test_files_that_are_no_experiment(path: Path, content: bytes, said: str) -> None:
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=rf"small\.toml: {said}"):
+        load(path)
+    with pytest.raises(ConfigError, match=r"smal\.toml: no such experiment file; did you mean 'small\.toml'"):
+        load(path.with_name("smal.toml"))
 
 
-def test_a_byte_order_mark_is_no_part_of_an_experiment(tmp_path: Path) -> None:
-    (tmp_path / "e.toml").write_text(Experiment.of(TABLE).to_toml(), encoding="utf-8-sig")
-    assert load(tmp_path / "e.toml").name == TABLE["name"]
+def test_a_byte_order_mark_is_no_part_of_an_experiment(path: Path) -> None:
+    path.write_text(path.read_text(), encoding="utf-8-sig")
+    assert load(path).name == TABLE["name"]
 
 
 def test_compare_changes_settings_for_one_method_only() -> None:
-    table = changed("methods.fedavg", {"training.lr": 0.03, "method.weights": "equal"})
-    experiment = Experiment.of(table)
+    experiment = Experiment.of(changed("methods.fedavg", {"training.lr": 0.03, "method.weights": "equal"}))
     fedavg = experiment.for_method("fedavg")
     assert (fedavg.training.lr, fedavg.method.name) == (0.03, "fedavg")
     assert fedavg.resolved()["method"]["weights"] == "equal"
@@ -138,7 +136,7 @@ def said_of(table: dict[str, Any]) -> str:
     return str(error.value)
 
 
-def test_mistakes_in_several_sections_are_all_said_at_once(tmp_path: Path) -> None:
+def test_mistakes_in_several_sections_are_all_said_at_once(path: Path) -> None:
     table = changed("training.lrr", 0.1)
     table |= {"name": "a/b", "rnu": {}, "model": {"name": "mpl"}, "faults": 3}
     table["method"] = {**table["method"], "alfa": 1}
@@ -154,9 +152,8 @@ def test_mistakes_in_several_sections_are_all_said_at_once(tmp_path: Path) -> No
         "faults: expected a section [faults], got 3",
         "run.sed: no such setting", "did you mean 'seed'?",
     ]  # fmt: skip
-    path = tmp_path / "e.toml"
-    path.write_text(tomli_w.dumps(changed("training.lrr", 0.1) | {"model": {"name": "mpl"}}))
-    with pytest.raises(ConfigError, match=r"e\.toml: model\.name: .*; training\.lrr: no such setting"):
+    written(path, training={"lrr": 0.1}, model={"name": "mpl"})
+    with pytest.raises(ConfigError, match=r"small\.toml: model\.name: .*; training\.lrr: no such setting"):
         load(path)
 
 
@@ -183,13 +180,6 @@ def test_mistakes_in_the_sections_of_methods_are_said_once_each() -> None:
 
 
 # -- changes from the command line: values, unset settings, and another kind of a section ----------------------------
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    place = tmp_path / "small.toml"
-    place.write_text(tomli_w.dumps(TABLE))
-    return place
 
 
 def test_a_setting_without_a_value_is_unset_and_then_has_its_default(path: Path) -> None:
@@ -227,12 +217,11 @@ def test_another_kind_drops_what_only_the_former_has(path: Path, caplog: pytest.
 def test_what_both_kinds_have_stays_and_what_is_given_is_never_dropped(path: Path) -> None:
     made = load(path, ["method.name=pfedme"])
     assert made.method.lam == 0.5  # type: ignore[union-attr]
-    with pytest.raises(ConfigError, match=r"method\.lam: no such setting"):
-        load(path, ["method.name=fedavg", "method.lam=0.5"])
-    with pytest.raises(ConfigError, match=r"method\.lam: no such setting"):
-        load(path, ["method={lam=0.5}", "method.name=fedavg"])
+    for given in (["method.name=fedavg", "method.lam=0.5"], ["method={lam=0.5}", "method.name=fedavg"]):
+        with pytest.raises(ConfigError, match=r"method\.lam: no such setting"):
+            load(path, given)
     # The same kind named again drops nothing, so that a slip in the file is still found.
-    path.write_text(tomli_w.dumps({**TABLE, "model": {"name": "mlp", "hiden": [8]}}))
+    written(path, model={"name": "mlp", "hiden": [8]})
     with pytest.raises(ConfigError, match=r"model\.hiden: no such setting; did you mean 'hidden'"):
         load(path, ["model.name=mlp"])
 
@@ -240,15 +229,15 @@ def test_what_both_kinds_have_stays_and_what_is_given_is_never_dropped(path: Pat
 # -- presets by their names: from any folder, in the source tree and in an installed package -------------------------
 
 
-def test_a_preset_is_found_by_its_name_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("here")
+def test_a_preset_is_found_by_its_name_from_any_folder() -> None:
     assert load(Path("digits-rotated"), ["training.rounds=3"]).training.rounds == 3
     assert "digits-rotated" in preset_names()
     assert known_tables(table_folder(None))
 
 
-def test_a_file_goes_before_a_preset_and_a_path_is_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("here")
+def test_a_file_goes_before_a_preset_and_a_path_is_no_name() -> None:
     Path("digits-rotated").write_text("name = 3")
     assert preset_or_file(Path("digits-rotated")) == Path("digits-rotated")
     with pytest.raises(ConfigError, match="name: expected a text"):

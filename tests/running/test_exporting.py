@@ -16,21 +16,21 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import tomli_w
 import torch
 from torch import nn
-from typer.testing import CliRunner
 
 import fedkin
-from fedkin.cli import app
+from cli.invoked import said
 from fedkin.data.sources.tables import Csv
 from fedkin.errors import ConfigError, DataError
 from fedkin.federation import Federation
 from fedkin.federation.table_encoding import Encoding, profile
 from fedkin.federation.table_values import as_table
 from fedkin.running import exported
+from fedkin.running.experiment import Experiment
 from fedkin.running.export import columns_of, export_model
-from support import module_at
+from fedkin.running.loop import run_experiment
+from support import module_at, present
 
 PLAN = {"local_steps": 3, "lr": 0.1}
 NEW: dict[str, list[Any]] = {
@@ -81,8 +81,7 @@ def test_what_is_written_imports_no_fedkin() -> None:
 @pytest.mark.parametrize("target", ["days", "stay", "died"])
 def test_a_frame_goes_in_and_the_run_s_predictions_come_out(tmp_path: Path, target: str) -> None:
     models, out = wards(target), tmp_path / "north.pt2"
-    ran = CliRunner().invoke(app, ["export", str(models.folder), "--client", "north", "--out", str(out)])
-    assert ran.exit_code == 0, ran.output
+    said("export", present(models.folder), "--client", "north", "--out", out)
     module, expected = beside(out), models.predict(NEW, "north")
     found = module.predict(NEW)
     assert found.shape == expected.shape
@@ -122,12 +121,11 @@ def test_the_encoding_beside_the_program_is_that_of_the_run() -> None:
     encoding = Encoding.of([profile(table, kinds)], kinds, least=1)
     rows = {"a": [1.0, None, 2.0], "ward": ["x", "z", None], "b": [3.0, 1e9, None], "same": [7.0, 8.0, None],
             "bed": ["1", None, "2"]}  # fmt: skip
-    (inputs,) = exported.arrays_of(rows, {"columns": columns_of(encoding), "far": encoding.FAR})
+    form = {"columns": columns_of(encoding), "far": encoding.FAR}
+    (inputs,) = exported.arrays_of(rows, form)
     np.testing.assert_array_equal(inputs, encoding(as_table(rows)))
-    endless = {**rows, "b": [3.0, 1e9, float("inf")]}
-    np.testing.assert_array_equal(
-        exported.arrays_of(endless, {"columns": columns_of(encoding), "far": encoding.FAR})[0], inputs
-    )
+    endless = exported.arrays_of({**rows, "b": [3.0, 1e9, float("inf")]}, form)
+    np.testing.assert_array_equal(endless[0], inputs)
 
 
 def test_stored_images_and_several_arrays_go_in_as_they_are(tmp_path: Path) -> None:
@@ -232,9 +230,7 @@ def run_on(place: Path, folder: Path, settings: dict[str, Any]) -> tuple[fedkin.
     data = {"source": "csv", "path": str(place), "target": "died", "client": "hospital", **settings}
     table = {"name": "wards", "data": data, "scenario": {"name": "natural"}, "model": {"name": "mlp", "hidden": [4]},
              "training": {"rounds": 2, "lr": 0.3, "local_steps": 2}, "method": {"name": "fedavg"}}  # fmt: skip
-    (folder / "e.toml").write_text(tomli_w.dumps(table))
-    ran = CliRunner().invoke(app, ["run", str(folder / "e.toml"), "--out", str(folder / "run")])
-    assert ran.exit_code == 0, ran.output
+    run_experiment(Experiment.of(table), folder, folder / "run")
     return fedkin.load(folder / "run"), Csv.model_validate(data)
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import torch
 
 import fedkin
 from fedkin.errors import ConfigError, RunError
@@ -17,7 +16,7 @@ from fedkin.records.models import StoredModels
 from fedkin.running.experiment import Experiment
 from fedkin.running.grid import Choice, Runs, check_choices, combinations, compare, rows, sweep
 from fedkin.running.loop import Stop, run_experiment
-from support import small_federation
+from support import same, small_federation
 from tiny import TABLE, CutAt
 
 
@@ -52,10 +51,7 @@ def test_models_stay_in_the_folders_of_a_comparison(tmp_path: Path) -> None:
         assert isinstance(result.models, StoredModels)
         alone = run_experiment(Experiment.of(TABLE).for_method(name), Path()).models
         assert isinstance(alone, dict)
-        assert result.models.keys() == alone.keys()
-        assert all(
-            torch.equal(result.models[id][part], value) for id, model in alone.items() for part, value in model.items()
-        )
+        assert same(dict(result.models), alone)
 
 
 @pytest.mark.slow
@@ -68,18 +64,20 @@ def test_models_that_no_folder_has_stay_with_the_result(tmp_path: Path) -> None:
 
 
 def test_a_message_between_peers_is_sent_once() -> None:
-    result = fedkin.run("dfedavgm", small_federation(), rounds=1, training={"local_steps": 1})
-    (row,) = comparison_rows({"dfedavgm": {0: result}})
-    assert row["bytes_sent"][0] == row["bytes_up"][0] == row["bytes_down"][0] > 0
-    result = fedkin.run("fedavg", small_federation(), rounds=1, training={"local_steps": 1})
-    (row,) = comparison_rows({"fedavg": {0: result}})
-    assert row["bytes_sent"][0] == row["bytes_up"][0] + row["bytes_down"][0]
+    def sent(method: str) -> tuple[float, float, float]:
+        result = fedkin.run(method, small_federation(), rounds=1, training={"local_steps": 1})
+        (row,) = comparison_rows({method: {0: result}})
+        return row["bytes_sent"][0], row["bytes_up"][0], row["bytes_down"][0]
+
+    once, up, down = sent("dfedavgm")
+    assert once == up == down > 0
+    both, up, down = sent("fedavg")
+    assert both == up + down
 
 
 # -- a combinations of settings: its runs are those of single experiments, and it goes on after a stop ---------------
 
 
-NOWHERE = Path("nowhere")
 GRID = [Choice.parse("training.lr=0.05,0.5", "--grid"), Choice.parse("fedprox:method.mu=0,1", "--grid")]
 
 
@@ -95,7 +93,7 @@ def test_every_run_is_that_of_its_settings(small: Experiment, tmp_path: Path) ->
         ("local", (0.05,)), ("local", (0.5,)),
         ("fedprox", (0.05, 0)), ("fedprox", (0.05, 1)), ("fedprox", (0.5, 0)), ("fedprox", (0.5, 1)),
     ]  # fmt: skip
-    alone = run_experiment(small.with_changes(**{"training.lr": 0.5, "method.mu": 1, "run.seed": 1}), NOWHERE)
+    alone = run_experiment(small.with_changes(**{"training.lr": 0.5, "method.mu": 1, "run.seed": 1}), Path("nowhere"))
     assert found[-1].results[1].scores == alone.scores
     assert alone.scores != found[-2].results[1].scores
     assert all(isinstance(result.models, StoredModels) for one in found for result in one.results.values())
@@ -157,11 +155,8 @@ def test_what_is_wrong_is_refused_before_anything_runs(small: Experiment, tmp_pa
 def test_values_for_a_method_are_also_those_of_its_controls(small: Experiment, tmp_path: Path) -> None:
     wanted = [Choice.parse("fedprox:method.mu=0.1,1", "--grid")]
     check_choices(wanted, ["fedprox@self"], "--grid")
-    assert (
-        combinations(wanted, "fedprox@self")
-        == combinations(wanted, "fedprox")
-        == [{"method.mu": 0.1}, {"method.mu": 1}]
-    )
+    for name in ("fedprox", "fedprox@self"):
+        assert combinations(wanted, name) == [{"method.mu": 0.1}, {"method.mu": 1}]
     assert combinations(wanted, "fedavg@self") == [{}]
     found = sweep(Runs(small), ["fedavg", "fedprox@self"], wanted, [0], tmp_path / "s")
     assert [(one.method, dict(one.settings)) for one in found] == [

@@ -18,9 +18,10 @@ from fedkin.federation import Federation, Samples
 from fedkin.learning.metrics import roc_auc
 from fedkin.learning.models import Mixed
 from fedkin.running.model_loader import Loaded
-from support import small_federation
+from support import present, small_federation
 
 PLAN = {"local_steps": 3, "lr": 0.1}
+INPUTS = ["age", "ward", "admitted", "smoker", "lactate"]
 
 
 def stored(samples: Samples) -> Any:
@@ -45,16 +46,13 @@ def test_predictions_have_the_accuracy_that_the_run_recorded(tmp_path: Path, met
 
 def hospitals(rows: int = 240, target: str = "died") -> pd.DataFrame:
     rng = np.random.default_rng(0)
-    frame = pd.DataFrame(
-        {
-            "age": rng.normal(60, 10, rows),
-            "ward": rng.choice(["surgery", "medicine", "icu"], rows),
-            "admitted": pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.integers(0, 300, rows), unit="D"),
-            "smoker": rng.random(rows) < 0.3,
-            "lactate": np.where(rng.random(rows) < 0.3, np.nan, rng.gamma(2, 1, rows)),
-            "hospital": rng.choice(["a", "b", "c"], rows),
-        }
-    )
+    frame = pd.DataFrame({
+        "age": rng.normal(60, 10, rows), "ward": rng.choice(["surgery", "medicine", "icu"], rows),
+        "admitted": pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.integers(0, 300, rows), unit="D"),
+        "smoker": rng.random(rows) < 0.3,
+        "lactate": np.where(rng.random(rows) < 0.3, np.nan, rng.gamma(2, 1, rows)),
+        "hospital": rng.choice(["a", "b", "c"], rows), "part": np.where(np.arange(rows) % 4, "train", "test"),
+    })  # fmt: skip
     score = (frame["age"] - 60) / 10 + (frame["ward"] == "icu") + frame["lactate"].fillna(1.0) - 2
     values = {"died": (score + rng.normal(size=rows) > 0).astype(int), "days": 5 + 20 * score,
               "unit": np.where(score > 0.5, "high", np.where(score > -1, "mid", "low"))}  # fmt: skip
@@ -64,22 +62,25 @@ def hospitals(rows: int = 240, target: str = "died") -> pd.DataFrame:
 
 def trained(tmp_path: Path, target: str) -> tuple[pd.DataFrame, Federation, fedkin.Result, Loaded]:
     frame = hospitals(target=target)
-    frame["part"] = np.where(np.arange(len(frame)) % 4 == 0, "test", "train")
     fed = Federation.from_frame(frame, target=target, client="hospital", split="part")
     result = fedkin.run("local", fed, rounds=3, training=PLAN, out=tmp_path / "run")
     return frame, fed, result, fedkin.load(tmp_path / "run")
 
 
+def held_out(frame: pd.DataFrame, id: str) -> pd.DataFrame:
+    return frame[(frame["hospital"] == id) & (frame["part"] == "test")]
+
+
 def test_risks_of_raw_rows_rank_as_the_run_recorded(tmp_path: Path) -> None:
     frame, fed, result, models = trained(tmp_path, "died")
     for id in fed:
-        rows = frame[(frame["hospital"] == id) & (frame["part"] == "test")]
+        rows = held_out(frame, id)
         risk = models.predict(rows, id)
         assert ((risk >= 0) & (risk <= 1)).all()
         assert roc_auc(risk, rows["died"].to_numpy()) == pytest.approx(result.scores[id].figures[0])
         np.testing.assert_allclose(models.probabilities(rows, id)[:, 1], risk)
     # The same rows as another frame, and without the columns that are no inputs.
-    plain = rows[["age", "ward", "admitted", "smoker", "lactate"]]
+    plain = rows[INPUTS]
     for other in (plain, pa.Table.from_pandas(plain, preserve_index=False), plain.to_dict("list")):
         np.testing.assert_allclose(models.predict(other, id), risk, rtol=1e-6)
 
@@ -87,20 +88,18 @@ def test_risks_of_raw_rows_rank_as_the_run_recorded(tmp_path: Path) -> None:
 def test_predicted_numbers_are_in_the_units_of_the_target(tmp_path: Path) -> None:
     frame, fed, result, models = trained(tmp_path, "days")
     for id in fed:
-        rows = frame[(frame["hospital"] == id) & (frame["part"] == "test")]
+        rows = held_out(frame, id)
         days = models.predict(rows, id)
-        assert models.target is not None
-        error = np.mean(((days - rows["days"].to_numpy()) / models.target.deviation) ** 2)
+        error = np.mean(((days - rows["days"].to_numpy()) / present(models.target).deviation) ** 2)
         assert error == pytest.approx(result.scores[id].figures[0], rel=1e-4)
 
 
 def test_predicted_classes_have_the_names_of_the_table(tmp_path: Path) -> None:
     frame, fed, result, models = trained(tmp_path, "unit")
     for id in fed:
-        rows = frame[(frame["hospital"] == id) & (frame["part"] == "test")]
+        rows = held_out(frame, id)
         assert (models.predict(rows, id) == rows["unit"].to_numpy()).sum() == result.scores[id].right
-    assert models.target is not None
-    assert models.target.classes == ("high", "low", "mid")
+    assert present(models.target).classes == ("high", "low", "mid")
     assert models.probabilities(rows, id).shape == (len(rows), 3)
 
 
@@ -116,12 +115,9 @@ def test_for_a_comparison_one_of_its_runs_is_named(tmp_path: Path) -> None:
 
 def test_unknown_categories_and_missing_values_are_treated_as_in_training(tmp_path: Path) -> None:
     frame, fed, _, models = trained(tmp_path, "died")
-    odd = frame.head(3)[["age", "ward", "admitted", "smoker", "lactate"]].copy()
-    odd["ward"] = ["helipad", None, "icu"]
-    odd["lactate"] = [np.nan, np.nan, 400.0]
-    odd["age"] = [np.nan, 60, 60]
-    assert fed.encoding is not None
-    wanted = fed.encoding(pa.Table.from_pandas(odd, preserve_index=False))
+    strange = {"ward": ["helipad", None, "icu"], "lactate": [np.nan, np.nan, 400.0], "age": [np.nan, 60, 60]}
+    odd = frame.head(3)[INPUTS].assign(**strange)
+    wanted = present(fed.encoding)(pa.Table.from_pandas(odd, preserve_index=False))
     np.testing.assert_array_equal(models.inputs(odd, "a").numpy(), wanted)
     with torch.no_grad():
         risk = torch.softmax(models.model("a")(torch.from_numpy(wanted)).double(), 1)[:, 1].numpy()
@@ -141,9 +137,7 @@ def test_unknown_categories_and_missing_values_are_treated_as_in_training(tmp_pa
 )
 def test_frames_that_do_not_fit_are_refused(tmp_path: Path, change: Any, said: str) -> None:
     frame, _, _, models = trained(tmp_path, "died")
-    rows = frame.head(4)[["age", "ward", "admitted", "smoker", "lactate"]].assign(
-        ward=["icu"] * 4, age=[1.0] * 4, smoker=[True] * 4, lactate=[1.0] * 4
-    )
+    rows = frame.head(4)[INPUTS].assign(ward="icu", age=1.0, smoker=True, lactate=1.0)
     if "array" in said:
         rows = rows[["age", "lactate"]]
     with pytest.raises(DataError, match=said):
@@ -154,12 +148,11 @@ def test_clients_that_are_not_known_are_refused_with_those_that_are(tmp_path: Pa
     fed = small_federation()
     fedkin.run("local", fed, rounds=1, training=PLAN, out=tmp_path / "own")
     models = fedkin.load(tmp_path / "own")
-    with pytest.raises(ConfigError, match=r"client: no 'elsewhere' in this run; known: site-"):
-        models.predict(np.zeros((1, 5)), "elsewhere")
-    with pytest.raises(ConfigError, match=r"client: no 1 in this run; known: site-"):
-        models.predict(np.zeros((1, 5)), 1)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"client: each client has its own model, so name one; known: site-"):
-        models.predict(np.zeros((1, 5)))
+    each = "each client has its own model, so name one"
+    wrong: dict[Any, str] = {"elsewhere": "no 'elsewhere' in this run", 1: "no 1 in this run", None: each}
+    for client, said in wrong.items():
+        with pytest.raises(ConfigError, match=f"client: {said}; known: site-"):
+            models.predict(np.zeros((1, 5)), client)
     fedkin.run("fedavg", fed, rounds=1, training=PLAN, out=tmp_path / "one")
     shared = fedkin.load(tmp_path / "one")
     assert shared.predict(np.zeros((1, 5))) == shared.predict(np.zeros((1, 5)), fed.seen[0])
@@ -183,9 +176,7 @@ def test_nets_of_ones_own_need_their_modules(tmp_path: Path) -> None:
     )
     with pytest.raises(ConfigError, match=r"modules of your own.*model=\(body, head\).*Linear\(in_features=5"):
         fedkin.load(folder).model(fed.seen[0])
-    with pytest.raises(
-        ConfigError, match=r"model: not the net of .*: body\.frozen\.bias is \[8\] here, \[7\] in the run"
-    ):
+    with pytest.raises(ConfigError, match=r"model: not the net of .*: body\.frozen\.bias is \[8\] here, \[7\] in the"):
         fedkin.load(folder, model=(Body(8), nn.Linear(8, 4))).model(fed.seen[0])
     # Other initial values do not matter: all values are kept, frozen ones and statistics too.
     for given in ((Body(), nn.Linear(7, 4)), lambda task: (Body(), nn.Linear(7, task.classes))):
@@ -207,16 +198,13 @@ def test_arrays_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         with pytest.raises(DataError, match=said):
             models.predict(wrong)
     assert models.predict(np.zeros((0, 5))).shape == (0,)
-    with pytest.raises(ConfigError, match=r"probabilities"):
-        _regression(tmp_path).probabilities(np.zeros((1, 2)))
 
 
-def _regression(tmp_path: Path) -> Loaded:
+def test_a_regression_has_no_probabilities(tmp_path: Path) -> None:
     x = np.random.default_rng(0).normal(size=(40, 2)).astype(np.float32)
-    fed = Federation.from_arrays(
-        x, x @ np.array([[1.0, 0.5], [2.0, 1.0]], np.float32), ["a", "b"] * 20, kind="regression"
-    )
+    fed = Federation.from_arrays(x, x * 2 + 1, ["a", "b"] * 20, kind="regression")
     fedkin.run("fedavg", fed, rounds=1, training=PLAN, out=tmp_path / "numbers")
     models = fedkin.load(tmp_path / "numbers")
     assert models.predict(x[:3]).shape == (3, 2)
-    return models
+    with pytest.raises(ConfigError, match="probabilities"):
+        models.probabilities(x)

@@ -9,16 +9,14 @@ from pathlib import Path
 from typing import get_args, get_type_hints
 
 import pytest
-import tomli_w
-from typer.testing import CliRunner
 
-from fedkin.cli.commands import app
+from cli.invoked import said
 from fedkin.errors import ConfigError
 from fedkin.flow import ServerMethod
 from fedkin.running import new, plugins
 from fedkin.running.experiment import load
 from fedkin.running.new import write_new
-from tiny import TABLE
+from tiny import written
 
 pytestmark = pytest.mark.usefixtures("forgotten")
 
@@ -27,18 +25,17 @@ pytestmark = pytest.mark.usefixtures("forgotten")
 def test_the_test_of_a_new_part_passes_and_its_file_is_read(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = CliRunner().invoke(app, ["new", kind, f"made-{kind}", "--out", str(tmp_path)])
-    assert done.exit_code == 0
-    assert f"python -m pytest {tmp_path}/test_made_{kind}.py" in done.output
+    printed = said("new", kind, f"made-{kind}", "--out", tmp_path)
+    assert f"python -m pytest {tmp_path}/test_made_{kind}.py" in printed
     part = f"made_{kind}" if kind == "metric" else f"Made{kind.capitalize()}"
-    assert f"{tmp_path}/made_{kind}.py:{part}" in done.output
+    assert f"{tmp_path}/made_{kind}.py:{part}" in printed
     monkeypatch.syspath_prepend(str(tmp_path))
     tests = importlib.import_module(f"test_made_{kind}")
     run = [test for name, test in vars(tests).items() if name.startswith("test_")]
     assert len(run) == 2
     for test in run:
         test()
-    assert named_by(done.output.splitlines()[-1], tmp_path) == f"made-{kind}"
+    assert named_by(printed.splitlines()[-1], tmp_path) == f"made-{kind}"
 
 
 def test_the_kinds_that_a_new_method_names_are_kinds() -> None:
@@ -53,11 +50,10 @@ def named_by(printed: str, folder: Path) -> str:
     """The part that the printed command uses, as a shell hands its words over."""
     command = printed[printed.index("fedkin ") :]
     *_, option, value = shlex.split(command)
-    (folder / "e.toml").write_text(tomli_w.dumps(TABLE))
     if option == "--methods":
         return plugins.resolve_names(value.split(","), "method", "--methods")[0][-1]
     assert option == "--set"
-    plan = load(folder / "e.toml", [value])
+    plan = load(written(folder / "e.toml"), [value])
     return plan.run.metrics[0] if "metrics" in value else plan.scenario.name
 
 

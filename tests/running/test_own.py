@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -10,18 +11,19 @@ from typing import Any
 
 import pytest
 import tomli_w
-from typer.testing import CliRunner
 
 import fedkin
-from fedkin.cli import app
+from cli.invoked import said
 from fedkin.errors import ConfigError, FedkinError
 from fedkin.learning.metrics import MEASURES, Measure, code_of, file_of
 from fedkin.running import plugins
 from fedkin.running.experiment import Experiment, load, read_table
 from fedkin.running.grid import Choice, HoldOut
 from fedkin.running.loop import run_experiment
+from fedkin.running.networked import check_no_files, settings_of, setup_of
 from fedkin.running.plugins import resolve_names
 from fedkin.running.tune import tune
+from fedkin.tasks import Task
 from support import small_federation
 
 pytestmark = pytest.mark.usefixtures("forgotten")
@@ -29,7 +31,6 @@ METHOD = """
 from typing import ClassVar
 
 from fedkin.methods.fedavg import FedAvg
-
 
 class Mine(FedAvg):
     name: ClassVar[str] = "my-average"
@@ -40,14 +41,12 @@ from typing import Literal
 
 from fedkin.learning.models import Mlp
 
-
 class Broad(Mlp):
     name: Literal["broad"] = "broad"
     hidden: tuple[int, ...] = (12,)
 """
 NET = """
 from torch import nn
-
 
 class Block(nn.Module):
     def __init__(self, width):
@@ -56,7 +55,6 @@ class Block(nn.Module):
 
     def forward(self, x):
         return self.of(x).relu()
-
 
 class Plain(nn.Module):
     def __init__(self, width=6):
@@ -67,24 +65,48 @@ class Plain(nn.Module):
     def forward(self, x):
         return self.fc(self.net(x))
 """
-MEASURE = """
+PARTS = """
+from typing import ClassVar
+
 import fedkin
+from fedkin.graph import stage
+from fedkin.methods.fedprox import FedProx
 
+class Mine(FedProx):
+    name: ClassVar[str] = "my-prox"
+    title: ClassVar[str] = "My FedProx"
 
-@fedkin.metric(higher=True)
-def own_one(outputs, targets):
-    return 1
+@fedkin.metric(higher=False)
+def own_errors(outputs, targets):
+    return float((outputs.argmax(1) != targets).mean())
+
+@stage("groups")
+def own_halves(a):
+    return [at % 2 for at in range(len(a))]
 """
-TABLE = {
+SHORT: dict[str, Any] = {
     "name": "tiny", "data": {"source": "digits"}, "scenario": {"name": "iid", "clients": 3}, "model": {"name": "mlp"},
-    "training": {"rounds": 2, "lr": 0.1}, "method": {"name": "own_average.py:Mine"},
+    "training": {"rounds": 1, "lr": 0.1, "local_steps": 1}, "method": {"name": "fedavg"},
 }  # fmt: skip
+
+
+def written(path: Path, **sections: Any) -> Path:
+    """An experiment with these sections."""
+    path.write_text(tomli_w.dumps(SHORT | sections))
+    return path
+
+
+def forget(*names: str) -> None:
+    """Know no file and none of these parts, as in a process of its own."""
+    plugins._FILES.clear()
+    for kind, name in itertools.product(plugins.KINDS.values(), names):
+        kind.known.pop(name, None)
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     (tmp_path / "own_average.py").write_text(METHOD)
-    (tmp_path / "e.toml").write_text(tomli_w.dumps(TABLE))
+    written(tmp_path / "e.toml", method={"name": "own_average.py:Mine"})
     return tmp_path
 
 
@@ -95,11 +117,9 @@ def test_a_method_of_a_file_gives_what_the_method_gives_and_is_named_as_it_says(
     assert plan.resolved()["own"] == [f"{place / 'own_average.py'}#{digest}"]
     again = Experiment.of(plan.resolved())
     federation = plan.federation(place)
-    found = [
-        fedkin.run(method, federation, rounds=2, training={"lr": 0.1}).rounds
-        for method in (again.method, f"{place / 'own_average.py'}:Mine", "fedavg")
-    ]
-    assert found[0] == found[1] == found[2]
+    for method in (again.method, f"{place / 'own_average.py'}:Mine"):
+        found, wanted = (fedkin.run(one, federation, rounds=2).rounds for one in (method, "fedavg"))
+        assert found == wanted
     assert plugins.origin(type(plan.method)) == str(place / "own_average.py")
 
 
@@ -141,10 +161,7 @@ def test_the_models_of_a_run_with_own_parts_are_loaded_on_request_only(place: Pa
     (place / "own_net.py").write_text(NET)
     plan = load(place / "e.toml", [f"model.name={place}/own_net.py:Plain", "training.rounds=1"])
     run_experiment(plan, place, place / "run")
-    for kind in plugins.KINDS.values():  # as in a process of its own
-        kind.known.pop("Plain", None)
-        kind.known.pop("my-average", None)
-    plugins._FILES.clear()
+    forget("Plain", "my-average")
     with pytest.raises(ConfigError, match=r"its model 'Plain' is from .*own_net.py, which is code .* own=True"):
         fedkin.load(place / "run").model()
     models = fedkin.load(place / "run", own=True)
@@ -172,20 +189,12 @@ def test_a_file_that_has_changed_is_refused_where_its_hash_is_noted(place: Path)
         (MODEL, "own_b.py:Board", "no method 'Board'; the file has no method with a name"),
         ("\nx = y\n", "own_c.py:Mine", "own_c.py, line 2: NameError: name 'y' is not defined"),
         ("\nimport sys\nsys.exit(4)\n", "own_k.py:Mine", "own_k.py, line 3: SystemExit: 4"),
-        (MEASURE, "own_l.py:own_one", r"own_one is no ServerMethod or PeerMethod: write class own_one\(Serv"),
+        (PARTS, "own_l.py:own_errors", r"own_errors is no ServerMethod or PeerMethod: write class own_errors\(Serv"),
         ("def f(:\n", "own_d.py:Mine", "own_d.py, line 1: SyntaxError"),
-        (
-            METHOD.replace('"my-average"', '"fedavg"'),
-            "own_e.py:Mine",
-            "Mine is 'fedavg', and there is a method 'fedavg'",
-        ),
-        (METHOD.replace('"my-average"', '"a/b"'), "own_f.py:Mine", "Mine has no name, or one that is no plain word"),
+        (METHOD.replace("my-average", "fedavg"), "own_e.py:Mine", "Mine is 'fedavg', and there is a method 'fedavg'"),
+        (METHOD.replace("my-average", "a/b"), "own_f.py:Mine", "Mine has no name, or one that is no plain word"),
         ("class Mine:\n    pass\n", "own_h.py:Mine", r"Mine is no ServerMethod or PeerMethod: write class Mine\(Serv"),
-        (
-            "from fedkin import ServerMethod\n\nclass Mine(ServerMethod):\n    pass\n",
-            "own_i.py:Mine",
-            "own_i.py: Mine lacks what it needs: offer, round",
-        ),
+        ("import fedkin\nclass Mine(fedkin.ServerMethod): ...\n", "own_i.py:Mine", "lacks what it needs: offer, round"),
         (METHOD, "own_j.py", "method.name: own_j.py: say which part of the file is meant: own_j.py:NAME"),
         (METHOD, "numpy.py:Mine", "there is a Python module 'numpy' already; rename the file"),
         (METHOD, "own-g.py:Mine", "its name cannot be that of a Python module; rename it"),
@@ -194,9 +203,8 @@ def test_a_file_that_has_changed_is_refused_where_its_hash_is_noted(place: Path)
 def test_what_is_wrong_with_a_file_is_said_in_one_line(tmp_path: Path, text: str, name: str, words: str) -> None:
     if text:
         (tmp_path / name.partition(":")[0]).write_text(text)
-    (tmp_path / "e.toml").write_text(tomli_w.dumps({**TABLE, "method": {"name": name}}))
     with pytest.raises(ConfigError, match=words) as caught:
-        load(tmp_path / "e.toml")
+        load(written(tmp_path / "e.toml", method={"name": name}))
     assert "\n" not in str(caught.value)
     assert "own_f" not in sys.modules or "my-average" not in plugins.KINDS["method"].known
 
@@ -206,13 +214,11 @@ from typing import Literal
 
 from fedkin.data import Scenario, Source
 
-
 class Mine(Source):
     source: Literal["mine"] = "mine"
 
     def load(self, root):
         return BODY
-
 
 class Dealt(Scenario):
     name: Literal["dealt"] = "dealt"
@@ -223,18 +229,17 @@ class Dealt(Scenario):
 
 
 @pytest.mark.parametrize(("body", "section", "words"), [
-    ("1 / 0", {"data": {"source": "own_s.py:Mine"}}, r"own_s\.py, line 11: ZeroDivisionError: division by zero"),
+    ("1 / 0", {"data": {"source": "own_s.py:Mine"}}, r"own_s\.py, line 10: ZeroDivisionError: division by zero"),
     ("None", {"data": {"source": "own_s.py:Mine"}}, r"data\.source: Mine\.load: expected to get a .*Dataset, got None"),
-    ("1 / 0", {"scenario": {"name": "own_s.py:Dealt"}}, r"own_s\.py, line 18: ZeroDivisionError: division by zero"),
+    ("1 / 0", {"scenario": {"name": "own_s.py:Dealt"}}, r"own_s\.py, line 16: ZeroDivisionError: division by zero"),
     ("3", {"scenario": {"name": "own_s.py:Dealt"}}, r"Dealt\.build: expected to get a fedkin\.Federation, got 3"),
 ])  # fmt: skip
 def test_errors_of_an_own_source_or_scenario_name_its_file_and_line(
     tmp_path: Path, body: str, section: dict[str, Any], words: str
 ) -> None:
     (tmp_path / "own_s.py").write_text(SOURCE.replace("BODY", body))
-    (tmp_path / "e.toml").write_text(tomli_w.dumps({**TABLE, "method": {"name": "fedavg"}, **section}))
     with pytest.raises(FedkinError, match=words):
-        load(tmp_path / "e.toml").federation(tmp_path)
+        load(written(tmp_path / "e.toml", **section)).federation(tmp_path)
 
 
 def test_errors_of_a_scenario_of_fedkin_stay_as_they_are(place: Path) -> None:
@@ -255,53 +260,44 @@ def test_an_alias_is_another_name_of_the_same_part(place: Path) -> None:
         load(place / "e.toml")
 
 
-STAGE = """
-from fedkin.graph import stage
-
-
-@stage("groups")
-def own_halves(a):
-    return [at % 2 for at in range(len(a))]
-"""
+def names_of(own: list[str]) -> list[str]:
+    """The files that are noted as an experiment's own."""
+    return [Path(each.partition("#")[0]).name for each in own]
 
 
 def test_a_file_is_read_wherever_a_part_can_be_named(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (place / "own_stage.py").write_text(STAGE)
+    (place / "own_stage.py").write_text(PARTS)
     (place / "own_broad.py").write_text(MODEL)
-    (place / "own_measure.py").write_text(MEASURE)
     stage = {"graph": {"groups": "own_stage.py:own_halves"}}
     methods = {"sfmtl-graph": {"method": stage}, "fedavg": {"model": {"name": "own_broad.py:Broad"}}}
-    (place / "m.toml").write_text(tomli_w.dumps({**TABLE, "method": {"name": "fedavg"}, "methods": methods}))
-    plan = load(place / "m.toml")
+    plan = load(written(place / "m.toml", methods=methods))
     assert plan.for_method("sfmtl-graph").resolved()["method"]["graph"]["groups"] == "own-halves"
     assert plan.for_method("fedavg").model.model_dump() == {"name": "broad", "hidden": (12,)}
-    assert [Path(each.partition("#")[0]).name for each in plan.table["own"]] == ["own_stage.py", "own_broad.py"]
+    assert names_of(plan.table["own"]) == ["own_stage.py", "own_broad.py"]
 
     monkeypatch.chdir(place)
-    plugins._FILES.clear()
-    plugins.KINDS["graph"].known.clear()
-    changed = Experiment.of({**TABLE, "method": {"name": "sfmtl-graph"}}).with_changes(
-        **{"method.graph.groups": "own_stage.py:own_halves", "run.metrics": "balanced-accuracy, own_measure.py:own_one"}
+    forget("my-prox", "own-halves", "own-errors")
+    metrics = "balanced-accuracy, own_stage.py:own_errors"
+    changed = Experiment.of({**SHORT, "method": {"name": "sfmtl-graph"}}).with_changes(
+        **{"method.graph.groups": "own_stage.py:own_halves", "run.metrics": metrics}
     )
     assert changed.resolved()["method"]["graph"]["groups"] == "own-halves"
-    assert changed.run.metrics == ("balanced-accuracy", "own-one")
-    assert [Path(each.partition("#")[0]).name for each in changed.table["own"]] == ["own_stage.py", "own_measure.py"]
-    assert load(place / "e.toml", ["run.metrics=own_measure.py:own_one"]).run.metrics == ("own-one",)
+    assert changed.run.metrics == ("balanced-accuracy", "own-errors")
+    assert names_of(changed.table["own"]) == ["own_stage.py"]
+    assert load(place / "e.toml", ["run.metrics=own_stage.py:own_errors"]).run.metrics == ("own-errors",)
 
 
 def test_a_stage_of_a_file_from_python_is_noted_with_the_run(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (place / "own_stage.py").write_text(STAGE)
+    (place / "own_stage.py").write_text(PARTS)
     monkeypatch.chdir(place)
     few: dict[str, Any] = {"rounds": 1, "training": {"local_steps": 1}}
-    options: dict[str, Any] = {"graph": {"groups": "own_stage.py:own_halves"}}
-    result = fedkin.run("sfmtl-graph", small_federation(), out=place / "run", **few, **options)
+    groups = "own_stage.py:own_halves"
+    result = fedkin.run("sfmtl-graph", small_federation(), out=place / "run", graph={"groups": groups}, **few)
     assert result.summary["groups"]["found"] == 2
     assert "own_stage.py#" in (place / "run" / "experiment.toml").read_text()
-    found = fedkin.sweep(
-        small_federation(), "sfmtl-graph", {"method.graph.groups": ["louvain", "own_stage.py:own_halves"]}, **few
-    )
+    found = fedkin.sweep(small_federation(), "sfmtl-graph", {"method.graph.groups": ["louvain", groups]}, **few)
     tried = [one.settings["method.graph.groups"] for one in found.grid]
-    assert tried == ["louvain", f"{place / 'own_stage.py'}:own_halves"]
+    assert tried == ["louvain", f"{place}/{groups}"]
     assert found.grid[1].results[0].groups == result.groups
 
 
@@ -319,18 +315,16 @@ def test_a_file_that_was_refused_leaves_nothing_behind_and_can_be_mended(place: 
 
 def test_what_somebody_sent_reads_no_file(place: Path) -> None:
     path, read = place / "own_average.py", dict(plugins._FILES)
+    sent = {**SHORT, "method": {"name": "own_average.py:Mine"}}
     with pytest.raises(ConfigError, match=r"method\.name: no 'own_average\.py:Mine'"):
-        Experiment.of(TABLE)
+        Experiment.of(sent)
     with pytest.raises(ConfigError, match="files are read for an experiment file that you name, only"):
-        Experiment.of({**TABLE, "own": [str(path)]})
+        Experiment.of({**sent, "own": [str(path)]})
     assert read == plugins._FILES
     assert "own_average" not in sys.modules
 
 
-PROGRAM = (
-    "from fedkin.running import plugins; plugins.add_installed(); "
-    "print(plugins.KINDS['method'].known['my-average'].title)"
-)
+PROGRAM = "from fedkin.running.plugins import *; add_installed(); print(KINDS['method'].known['my-average'].title)"
 
 
 @pytest.mark.slow
@@ -339,9 +333,8 @@ def test_an_installed_package_brings_parts_and_a_broken_one_harms_nobody(tmp_pat
     about = tmp_path / "averages-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: averages\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text(
-        "[fedkin.methods]\nmine = own_average:Mine\nworse = own_worse:Worse\nno = own_average:ClassVar\n"
-    )
+    parts = "mine = own_average:Mine\nworse = own_worse:Worse\nno = own_average:ClassVar\n"
+    (about / "entry_points.txt").write_text(f"[fedkin.methods]\n{parts}")
     path = os.pathsep.join([str(tmp_path), *sys.path])
     env = {**os.environ, "PYTHONPATH": path}
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, env=env)
@@ -356,51 +349,18 @@ def test_an_installed_package_brings_parts_and_a_broken_one_harms_nobody(tmp_pat
 # -- FILE.py:NAME wherever settings and lists name a part ---
 
 
-PARTS = """
-from typing import ClassVar
-
-import fedkin
-from fedkin.graph import stage
-from fedkin.methods.fedprox import FedProx
-
-
-class Mine(FedProx):
-    name: ClassVar[str] = "my-prox"
-    title: ClassVar[str] = "My FedProx"
-
-
-@fedkin.metric(higher=False)
-def own_errors(outputs, targets):
-    return float((outputs.argmax(1) != targets).mean())
-
-
-@stage("groups")
-def own_halves(a):
-    return [at % 2 for at in range(len(a))]
-"""
-SHORT: dict[str, Any] = {
-    "name": "tiny", "data": {"source": "digits"}, "scenario": {"name": "iid", "clients": 3}, "model": {"name": "mlp"},
-    "training": {"rounds": 1, "lr": 0.1, "local_steps": 1}, "method": {"name": "fedavg"},
-}  # fmt: skip
-
-
 @pytest.fixture
 def parts_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "own_parts.py").write_text(PARTS)
-    (tmp_path / "e.toml").write_text(tomli_w.dumps(SHORT))
+    written(tmp_path / "e.toml")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     return tmp_path
 
 
-def written(parts_place: Path, methods: dict[str, Any]) -> Path:
-    (parts_place / "m.toml").write_text(tomli_w.dumps({**SHORT, "methods": methods}))
-    return parts_place / "m.toml"
-
-
 def test_a_section_of_a_method_is_named_by_its_file(parts_place: Path) -> None:
     methods = {"own_parts.py:Mine": {"method": {"mu": 0.5}}, "own_parts.py:Mine@self": {"training": {"lr": 0.2}}}
-    plan = load(written(parts_place, methods))
+    plan = load(written(parts_place / "m.toml", methods=methods))
     assert sorted(plan.table["methods"]) == ["my-prox", "my-prox@self"]
     assert plan.for_method("my-prox").resolved()["method"]["mu"] == 0.5
     control = plan.for_method("my-prox@self")
@@ -412,24 +372,16 @@ def test_a_section_of_a_method_is_named_by_its_file(parts_place: Path) -> None:
 @pytest.mark.parametrize(
     ("methods", "words"),
     [
-        (
-            {"my-prox": {"method": {"mu": 0.5}}, "own_parts.py:Mine": {"training": {"lr": 0.2}}},
-            r"methods\.own_parts\.py:Mine: this is 'my-prox', which has a section of its own already",
-        ),
+        ({"my-prox": {}, "own_parts.py:Mine": {}}, r"own_parts\.py:Mine: this is 'my-prox', which has a section"),
         ({"own_parts.py:Mien": {}}, r"methods\.own_parts\.py:Mien: .*no method 'Mien'; did you mean 'Mine'"),
-        (
-            {"my-prox": {"methods": {"own_parts.py:Mien": {}}}},
-            r"methods\.my-prox\.methods\.own_parts\.py:Mien: .*no method 'Mien'",
-        ),
+        ({"my-prox": {"methods": {"own_parts.py:Mien": {}}}}, r"^methods\.my-prox\.methods\.own_parts\.py:Mien: .*no "),
         ({"own_parts.py:Mine": {"method": {"nu": 1}}}, r"methods\.my-prox: method\.nu: no such setting"),
         ({"own_parts.py:Mine": 3}, r"my-prox"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_such_a_section_is_said_in_one_line(
-    parts_place: Path, methods: dict[str, Any], words: str
-) -> None:
+def test_what_is_wrong_with_such_a_section_is_said_in_one_line(parts_place: Path, methods: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words) as caught:
-        load(written(parts_place, methods))
+        load(written(parts_place / "m.toml", methods=methods))
     assert "\n" not in str(caught.value)
 
 
@@ -448,14 +400,13 @@ def test_a_grid_for_one_method_names_its_file(parts_place: Path, monkeypatch: py
 
 
 def test_a_path_may_have_an_at_sign_and_a_control_behind_its_name(parts_place: Path) -> None:
-    folder = parts_place / "a@b"
-    folder.mkdir()
-    (folder / "other_parts.py").write_text(PARTS)
-    given = [f"{folder}/other_parts.py:Mine", "../a@b/other_parts.py:Mine@self", "fedavg@self", "fedavg"]
+    (parts_place / "a@b").mkdir()
+    file = (parts_place / "own_parts.py").rename(parts_place / "a@b" / "other_parts.py")
+    given = [f"{file}:Mine", "../a@b/other_parts.py:Mine@self", "fedavg@self", "fedavg"]
     names, own = resolve_names(given, "method", "x")
     assert names == ["my-prox", "my-prox@self", "fedavg@self", "fedavg"]
-    assert {each.partition("#")[0] for each in own} == {str((folder / "other_parts.py").resolve())}
-    found = fedkin.compare(small_federation(), [f"{folder}/other_parts.py:Mine@self"], rounds=1)
+    assert {each.partition("#")[0] for each in own} == {str(file.resolve())}
+    found = fedkin.compare(small_federation(), [f"{file}:Mine@self"], rounds=1)
     assert list(found) == ["my-prox@self"]
 
 
@@ -479,12 +430,9 @@ def test_values_in_a_file_are_found_again_from_another_folder(
         fedkin.sweep("e.toml", "sfmtl-graph", grid, out="kept")
     else:
         given = ["--grid", "method.graph.groups=own_parts.py:own_halves,components"]
-        words = ["tune", "e.toml", "--methods", "sfmtl-graph", *given, "--seeds", "0", "--out", "kept"]
-        done = CliRunner().invoke(app, words)
-        assert done.exit_code == 0, done.output
+        said("tune", "e.toml", "--methods", "sfmtl-graph", *given, "--seeds", "0", "--out", "kept")
     monkeypatch.chdir(parts_place / "elsewhere")
-    done = CliRunner().invoke(app, ["tune", "--resume", str(parts_place / "kept")])
-    assert done.exit_code == 0, done.output
+    said("tune", "--resume", parts_place / "kept")
 
 
 def test_a_metric_of_a_notebook_on_an_experiment(parts_place: Path) -> None:
@@ -523,9 +471,7 @@ def later_on(outputs: Any, targets: Any) -> float:
         ({"metrics": [later_on, later_on]}, "metrics: 'later-on' twice"),
     ],
 )
-def test_a_metric_of_a_comparison_that_is_refused_is_not_known_afterwards(
-    parts_place: Path, arguments: dict[str, Any], words: str
-) -> None:
+def test_a_metric_of_a_comparison_that_is_refused_stays_unknown(parts_place: Path, arguments: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         fedkin.compare(**{"on": parts_place / "e.toml", "methods": "fedavg", "metrics": [later_on], **arguments})
     assert "later-on" not in MEASURES
@@ -534,34 +480,26 @@ def test_a_metric_of_a_comparison_that_is_refused_is_not_known_afterwards(
 def test_the_files_of_objects_are_noted_with_the_runs_of_a_comparison(parts_place: Path) -> None:
     resolve_names([f"{parts_place}/own_parts.py:own_errors"], "metric", "here")
     parts = sys.modules["own_parts"]
-    for on in (parts_place / "e.toml", small_federation()):
-        out = parts_place / f"c{on == parts_place / 'e.toml'}"
-        found = fedkin.compare(on, ["local", parts.Mine()], metrics=[parts.own_errors], rounds=1, out=out)
-        for name in ("local", "my-prox"):
-            folder = found[name][0].folder
-            assert folder is not None
-            assert [each.partition("#")[0] for each in read_table(folder / "experiment.toml")["own"]] == [
-                str((parts_place / "own_parts.py").resolve())
-            ]
+    for number, on in enumerate[Any]((parts_place / "e.toml", small_federation())):
+        out = parts_place / f"c{number}"
+        fedkin.compare(on, ["local", parts.Mine()], metrics=[parts.own_errors], rounds=1, out=out)
+        for name in ("local-seed0", "my-prox-seed0"):
+            (noted,) = read_table(out / name / "experiment.toml")["own"]
+            assert noted.partition("#")[0] == str((parts_place / "own_parts.py").resolve())
 
 
 def test_a_text_of_a_method_may_end_as_a_file_does(parts_place: Path) -> None:
-    text = (
-        "from fedkin.methods.fedavg import FedAvg\n\n\nclass Noted(FedAvg):\n    name = 'noted'\n    note: str = ''\n"
-    )
-    (parts_place / "own_noted.py").write_text(text)
-    table = {**SHORT, "method": {"name": "own_noted.py:Noted", "note": "prep.py"}}
-    (parts_place / "noted.toml").write_text(tomli_w.dumps(table))
-    assert load(parts_place / "noted.toml").resolved()["method"]["note"] == "prep.py"
-    assert load(parts_place / "noted.toml", ["method.note=other.py"]).resolved()["method"]["note"] == "other.py"
+    (parts_place / "own_noted.py").write_text(METHOD + '    note: str = ""\n')
+    noted = written(parts_place / "noted.toml", method={"name": "own_noted.py:Mine", "note": "prep.py"})
+    assert load(noted).resolved()["method"]["note"] == "prep.py"
+    assert load(noted, ["method.note=other.py"]).resolved()["method"]["note"] == "other.py"
     for section, setting in (
         ({"method": {"name": "tfl", "graph": {"groups": "own_parts.py"}}}, "method.graph.groups"),
         ({"model": {"name": "own_parts.py"}}, "model.name"),
         ({"run": {"metrics": ["own_parts.py"]}}, "run.metrics"),
     ):
-        (parts_place / "part.toml").write_text(tomli_w.dumps({**SHORT, **section}))
         with pytest.raises(ConfigError, match=rf"^{setting}: own_parts.py: say which part of the file is meant"):
-            load(parts_place / "part.toml")
+            load(written(parts_place / "part.toml", **section))
 
 
 WRAPPED = """
@@ -569,10 +507,8 @@ import functools
 
 import fedkin
 
-
 def share(outputs, targets, of):
     return float((targets == of).mean())
-
 
 own_zeros = fedkin.metric(higher=True, name="own-zeros")(functools.partial(share, of=0))
 """
@@ -590,3 +526,29 @@ def test_a_metric_is_of_the_file_in_which_it_is_made(parts_place: Path) -> None:
     (parts_place / "own_wrapped.py").unlink()
     with pytest.raises(ConfigError, match="metric 'own-zeros': its code is in no file that can be read"):
         code_of(measure)
+
+
+# -- over a network: parts from files are refused, and what others send names none ----------------------------------
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [{"method": {"name": "own_parts.py:Mine"}}, {"model": {"name": "own_net.py:Plain"}},
+     {"run": {"metrics": ["own_parts.py:own_errors"]}}],
+    ids=["method", "model", "metric"],
+)  # fmt: skip
+def test_a_part_from_a_file_is_refused_over_a_network(sections: dict[str, Any], parts_place: Path) -> None:
+    (parts_place / "own_net.py").write_text(NET)
+    plan = load(written(parts_place / "n.toml", **sections))
+    for refused in (settings_of, check_no_files):
+        with pytest.raises(ConfigError, match=r"own: .*own_(parts|net).py: over a network files stay where they are"):
+            refused(plan)
+
+
+@pytest.mark.parametrize("name", ["own_parts.py:own_errors", "own-errors"])
+def test_settings_of_others_name_metrics_that_are_known_and_no_file(name: str, parts_place: Path) -> None:
+    plan = load(written(parts_place / "n.toml", run={"metrics": ["balanced-accuracy"]}))
+    sent = settings_of(plan).replace("balanced-accuracy", name.replace("own_parts", f"{parts_place}/own_parts"))
+    with pytest.raises(ConfigError, match=r"run\.metrics: no '"):
+        setup_of(sent, Task(2, (4,)))
+    assert "own_parts" not in sys.modules

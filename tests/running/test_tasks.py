@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -12,13 +11,15 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from rich.console import Console
 from sklearn.metrics import roc_auc_score
+from torch import nn
 
 import fedkin
 from fedkin.engines import Score
 from fedkin.errors import ConfigError, RunError
 from fedkin.federation import Federation
+from fedkin.keys import key
+from fedkin.learning.models import MODELS
 from fedkin.learning.net import Net
 from fedkin.methods import METHODS
 from fedkin.records import metrics
@@ -28,7 +29,7 @@ from fedkin.report import write_report
 from fedkin.report.collect import collect
 from fedkin.report.tables import one_run
 from fedkin.settings import parse
-from support import by_pattern, default_method, small_federation
+from support import by_pattern, default_method, present, printed, small_federation
 from task_kinds import KINDS, TASKS, federation_of, model_of
 
 PLAN = {"local_steps": 3, "batch_size": 8, "lr": 0.05}
@@ -40,9 +41,6 @@ def run(kind: str, method: Any = "fedavg", rounds: int = 2, **more: Any) -> Any:
 
 
 def outputs_of(federation: Federation, kind: str, params: Any, id: str) -> tuple[np.ndarray, np.ndarray]:
-    from fedkin.keys import key
-    from fedkin.learning.models import MODELS
-
     net = Net.build(lambda: parse(MODELS[model_of(kind)], {}, "model").build(federation.task), key(0, "net"))
     module = net.scratch()
     module.load_state_dict(dict(params))
@@ -123,35 +121,29 @@ def test_training_gets_better(kind: str) -> None:
 def test_records_tables_and_report(kind: str, tmp_path: Path) -> None:
     runs = {name: run(kind, name, out=tmp_path / name) for name in ("local", "fedavg")}
     metric = TASKS[kind].metric
-    again = read_run(tmp_path / "fedavg")
-    assert again.summary == json.loads(json.dumps(runs["fedavg"].summary))
+    fedavg, again = runs["fedavg"], read_run(tmp_path / "fedavg")
+    assert again.summary == json.loads(json.dumps(fedavg.summary))
     assert again.unseen == ("s4",)
     for id, score in again.scores.items():
-        assert (*score[:2], score.figures) == (*runs["fedavg"].scores[id][:2], runs["fedavg"].scores[id].figures)
+        assert (*score[:2], score.figures) == (*fedavg.scores[id][:2], fedavg.scores[id].figures)
     columns = pq.read_table(tmp_path / "fedavg" / "clients.parquet").column_names
     assert columns == ["round", "client", "n", "loss", *(each.name for each in TASKS[kind].figures)]
-    gained = runs["fedavg"].gains(runs["local"])
-    values = {name: {id: metrics.value_of(s) for id, s in r.scores.items()} for name, r in runs.items()}
+    gained = fedavg.gains(runs["local"])
     assert gained.keys() == {"s0", "s1", "s2", "s3"}
     for id, gain in gained.items():
-        value, alone = values["fedavg"][id], values["local"][id]
-        assert value is not None
-        assert alone is not None
+        value, alone = (present(metrics.value_of(runs[name].scores[id])) for name in ("fedavg", "local"))
         assert gain == metric.better(value, alone)
     row = comparison_rows({name: {0: result} for name, result in runs.items()})[1]
     assert row["metric"] == metric.name
-    assert row["unseen"] == (runs["fedavg"].summary["unseen"]["mean"], 0.0)
-    console = Console(width=150, record=True, file=io.StringIO())
-    console.print(one_run(runs["fedavg"]))
-    text = console.export_text()
+    assert row["unseen"] == (fedavg.summary["unseen"]["mean"], 0.0)
+    text = printed(one_run(fedavg), 150)
     assert f"{metric.title}, mean over clients" in text
     assert f"{metric.title}, mean over 1 unseen clients" in text
     data = collect([tmp_path / "local", tmp_path / "fedavg"])
     assert data["metric"] == {"title": metric.title, "higher": metric.higher, "share": metric.share}
     assert data["federations"][0]["unseen"] == [False] * 4 + [True]
-    assert data["runs"][1]["curve"]["unseen"] == [
-        pytest.approx(r["unseen"]["mean"], abs=1e-6) for r in runs["fedavg"].rounds
-    ]
+    unseen = [row["unseen"]["mean"] for row in fedavg.rounds]
+    assert data["runs"][1]["curve"]["unseen"] == pytest.approx(unseen, abs=1e-6)
     html = write_report([tmp_path / "local", tmp_path / "fedavg"], tmp_path / "report.html").read_text()
     assert f"{metric.title[:1].upper()}{metric.title[1:]} over the rounds" in html
     assert "accuracy over" not in html.split('<script type="application/json"')[0]
@@ -202,8 +194,6 @@ def test_other_methods_take_regression(name: str) -> None:
 
 
 def test_nets_must_give_the_tasks_outputs() -> None:
-    from torch import nn
-
     with pytest.raises(ConfigError, match=r"expected outputs \[batch, 3\], got \(1, 4\)"):
         fedkin.run("fedavg", federation_of("regression"), model=(nn.Linear(5, 4), nn.Linear(4, 4)))
     with pytest.raises(ConfigError, match=r"expected outputs \[batch, 2, 8, 8\]"):
@@ -221,6 +211,5 @@ def test_classification_keeps_its_rows_and_gets_unseen_beside_them() -> None:
     assert row["accuracy"] == metrics.figures({id: s for id, s in result.scores.items() if id != last}, plain.task)
     assert row["unseen"] == metrics.figures({last: result.scores[last]}, plain.task)
     assert row["gap"] == pytest.approx(row["accuracy"]["mean"] - row["unseen"]["mean"])
-    assert list(fedkin.run("fedavg", plain, rounds=1, training=PLAN).rounds[0])[:4] == [
-        "round", "sampled", "accuracy", "groups"
-    ]  # fmt: skip
+    (row,) = fedkin.run("fedavg", plain, rounds=1, training=PLAN).rounds
+    assert list(row)[:4] == ["round", "sampled", "accuracy", "groups"]

@@ -18,19 +18,15 @@ from fedkin.data.scenarios.drift import Drift
 from fedkin.data.scenarios.label_skew import Dirichlet, GroupedClasses, Iid, Mapl
 from fedkin.data.scenarios.shifts import LabelSwap
 from fedkin.errors import ConfigError
-from fedkin.federation import Federation, Samples
+from fedkin.federation import Samples
 from fedkin.settings import parse
+from support import present
 
 Make = Callable[..., Dataset]
 
 
 def rows(samples: Samples) -> torch.Tensor:
-    assert samples.rows is not None
-    return samples.rows
-
-
-def roles(federation: Federation) -> Counter[str]:
-    return Counter(client.about["role"] for client in federation.values())
+    return present(samples.rows)
 
 
 @pytest.mark.slow
@@ -47,10 +43,10 @@ def test_any(labelled: Make, clients: int, drifting: int, newcomers: int, rounds
     dataset, inner = labelled(40, 10), LabelSwap(clients=clients, groups=3)
     scenario = Drift(of=inner, drifting=drifting, rounds=rounds, newcomers=newcomers, joins=rounds)
     federation, whole = scenario.build(dataset, seed), inner.build(dataset, seed)
-    assert len(federation) == clients - drifting
-    assert roles(federation) == Counter(
-        {"drifting": drifting, "newcomer": newcomers, "stays": clients - 2 * drifting - newcomers}
-    )
+    roles = Counter(client.about["role"] for client in federation.values())
+    assert len(federation) == clients - drifting == sum(roles.values())
+    assert (roles["drifting"], roles["newcomer"]) == (drifting, newcomers)
+    assert roles["stays"] == clients - 2 * drifting - newcomers
     listed = (rounds,) if isinstance(rounds, int) else rounds
     moves = Counter(change.round for client in federation.values() for change in client.changes)
     comes = Counter(client.joins for client in federation.values() if client.joins > 1)
@@ -74,17 +70,15 @@ def test_any(labelled: Make, clients: int, drifting: int, newcomers: int, rounds
 
 
 def test_before_and_after(labelled: Make) -> None:
-    federation = Drift(of=GroupedClasses(clients=30), drifting=5, rounds=8, newcomers=5, joins=4).build(
-        labelled(60, 20), 1
-    )
+    scenario = Drift(of=GroupedClasses(clients=30), drifting=5, rounds=8, newcomers=5, joins=4)
+    federation = scenario.build(labelled(60, 20), 1)
     first, later, last = (federation.at(round) for round in (1, 4, 8))
     assert (len(first), len(later), len(last)) == (20, 25, 25)
-    assert later.planted is not None
-    assert last.planted is not None
-    moved = {id for id in last if last.planted[id] != later.planted[id]}
+    before, after = present(later.planted), present(last.planted)
+    moved = {id for id in last if before[id] != after[id]}
     assert moved == {id for id, client in federation.items() if client.about["role"] == "drifting"}
     for id in last:
-        own = {int(label) for label in last.planted[id].split("+")}
+        own = {int(label) for label in after[id].split("+")}
         assert set(last[id].train.labels().tolist()) == set(last[id].test.labels().tolist()) == own
 
 
@@ -98,13 +92,8 @@ def test_unseen_clients_are_let_alone(labelled: Make) -> None:
 
 
 def test_as_a_section_of_an_experiment(labelled: Make) -> None:
-    table = {
-        "name": "drift",
-        "of": {"name": "mapl", "clients": 6, "per_class": [4, 9]},
-        "drifting": 1,
-        "rounds": [5, 9],
-    }
-    scenario = parse(Drift, table, "scenario")
+    of = {"name": "mapl", "clients": 6, "per_class": [4, 9]}
+    scenario = parse(Drift, {"name": "drift", "of": of, "drifting": 1, "rounds": [5, 9]}, "scenario")
     assert scenario.of == Mapl(clients=6, per_class=(4, 9))
     dumped = scenario.model_dump(mode="json", exclude_none=True)
     assert dumped["of"]["per_class"] == [4, 9], "settings of the other scenario are kept in full"

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedkin.data import SCENARIOS
-from fedkin.data.dataset import Dataset, Part
+from fedkin.data.dataset import Dataset
 from fedkin.data.scenarios import Scenario
 from fedkin.data.scenarios.drift import Drift
 from fedkin.data.scenarios.label_skew import (
@@ -28,6 +27,7 @@ from fedkin.data.scenarios.label_skew import (
 from fedkin.data.scenarios.natural import Domains, Natural, Regions
 from fedkin.data.scenarios.shifts import LabelSwap, RotatedMasked
 from fedkin.federation import Federation
+from support import present
 
 Toy = Callable[..., Dataset]
 
@@ -70,24 +70,15 @@ def case_name(scenario: Scenario) -> str:
     return f"{scenario.name}-{CASES.index(scenario)}"
 
 
-def owned(dataset: Dataset) -> Dataset:
-    """The data set with clients "w0" .. "w8" of unlike sizes."""
-
-    def part(given: Part) -> Part:
-        owner = np.sqrt(np.arange(len(given)) / len(given) * 81).astype(int)
-        return Part(given.x, given.y, np.char.add("w", owner.astype(str)), np.char.mod("g%d", owner % 2))
-
-    return Dataset(dataset.name, part(dataset.train), part(dataset.test), dataset.task, dataset.scale)
-
-
 def marks(federation: Federation, split: str) -> dict[tuple[str, int], list[int]]:
     """The samples of every client and phase as the numbers that the toy data set wrote into them."""
     found = {}
     for id, client in federation.items():
         for number, phase in enumerate(client.phases):
             x = getattr(phase, split).inputs(slice(None), torch.float64)
-            assert bool((x == x.reshape(len(x), -1)[:, 0].reshape(-1, 1, 1, 1)).all())
-            found[id, number] = (x.reshape(len(x), -1)[:, 0] * 1000).round().long().tolist()
+            marks = x.flatten(1)
+            assert bool((marks == marks[:, :1]).all())
+            found[id, number] = (marks[:, 0] * 1000).round().long().tolist()
     return found
 
 
@@ -104,8 +95,8 @@ def test_every_scenario_is_here() -> None:
 
 
 @pytest.mark.parametrize("scenario", CASES, ids=case_name)
-def test_no_sample_twice_and_split_from_split(scenario: Scenario, toy: Toy) -> None:
-    dataset = owned(toy())
+def test_no_sample_twice_and_split_from_split(scenario: Scenario, owned: Toy) -> None:
+    dataset = owned()
     before = dataset.train.x.clone(), dataset.train.y.clone(), dataset.test.x.clone()
     federation = scenario.build(dataset, 3)
     for kept, held in zip(before, (dataset.train.x, dataset.train.y, dataset.test.x), strict=True):
@@ -128,9 +119,8 @@ def test_no_sample_twice_and_split_from_split(scenario: Scenario, toy: Toy) -> N
 
 
 @pytest.mark.parametrize("scenario", CASES, ids=case_name)
-def test_seeds(scenario: Scenario, toy: Toy) -> None:
-    dataset = owned(toy())
-    first, again, other = (scenario.build(dataset, seed) for seed in (0, 0, 1))
+def test_seeds(scenario: Scenario, owned: Toy) -> None:
+    first, again, other = (scenario.build(owned(), seed) for seed in (0, 0, 1))
     assert list(first) == list(again) != list(other)
     assert first.planted == again.planted
     for split in ("train", "test"):
@@ -152,8 +142,8 @@ def test_ids_are_no_positions(toy: Toy, name: str, clients: int, seed: int) -> N
 
 
 @pytest.mark.parametrize("scenario", CASES, ids=case_name)
-def test_other_names_for_clients_change_nothing_else(scenario: Scenario, toy: Toy) -> None:
-    federation = scenario.build(owned(toy()), 0)
+def test_other_names_for_clients_change_nothing_else(scenario: Scenario, owned: Toy) -> None:
+    federation = scenario.build(owned(), 0)
     other = {id: f"x{number}" for number, id in enumerate(sorted(federation))}
     renamed = federation.relabel(other).reorder([other[id] for id in reversed(list(federation))])
     for split in ("train", "test"):
@@ -166,8 +156,7 @@ def test_ids_do_not_follow_groups(toy: Toy) -> None:
     """Sorted by id, clients of a group must not stand together, as they do in the order of making."""
     runs = []
     for seed in range(5):
-        planted = RotatedMasked(clients=40).build(toy(), seed).planted
-        assert planted is not None
+        planted = present(RotatedMasked(clients=40).build(toy(), seed).planted)
         made, by_id = list(planted.values()), [planted[id] for id in sorted(planted)]
         assert sum(a != b for a, b in pairwise(made)) == 3
         runs.append(sum(a != b for a, b in pairwise(by_id)))

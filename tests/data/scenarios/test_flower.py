@@ -26,10 +26,12 @@ Partitioned: Any = module_at(Path(__file__).parents[3] / "examples" / "flower_pa
 
 PATHOLOGICAL: dict[str, Any] = {"num_partitions": 10, "partition_by": "label", "num_classes_per_partition": 2,
     "class_assignment_mode": "deterministic"}  # fmt: skip
-needing = pytest.mark.skipif(
-    find_spec("flwr_datasets") is None,
-    reason="Flower Datasets is not installed: pip install 'fedkin[flwr-datasets]'",
-)
+WHY = "Flower Datasets is not installed: pip install 'fedkin[flwr-datasets]'"
+
+
+def needing(test: Any) -> Any:
+    """A test that needs the package, which is installed before the slow tests only."""
+    return pytest.mark.slow(pytest.mark.skipif(find_spec("flwr_datasets") is None, reason=WHY)(test))
 
 
 def built(dataset: Dataset, partitioner: str, seed: int = 3, test: str = "alike", **arguments: Any) -> Federation:
@@ -54,7 +56,6 @@ def owned(dataset: Dataset) -> Dataset:
     return Dataset(dataset.name, part(dataset.train), part(dataset.test), dataset.task, dataset.scale)
 
 
-@pytest.mark.slow
 @needing
 @pytest.mark.parametrize(
     ("partitioner", "arguments"),
@@ -72,9 +73,7 @@ def test_partitions_become_clients(partitioner: str, arguments: dict[str, Any], 
     dataset = owned(toy())
     made = built(dataset, partitioner, **arguments)
     train = {id: rows(client) for id, client in made.items()}
-    everyone = [row for own in train.values() for row in own]
-    assert len(set(everyone)) == len(everyone)
-    assert len(everyone) == 200
+    assert sorted(row for own in train.values() for row in own) == list(range(200))
     tests = [row for client in made.values() for row in rows(client, "test")]
     assert len(set(tests)) == len(tests)
     assert built(dataset, partitioner, **arguments).fingerprint() == made.fingerprint()
@@ -89,7 +88,6 @@ def test_partitions_become_clients(partitioner: str, arguments: dict[str, Any], 
     assert sizes == expected.get(partitioner, sizes)
 
 
-@pytest.mark.slow
 @needing
 def test_it_is_what_the_partitioner_says_with_the_runs_seed(toy: Toy) -> None:
     from datasets import Dataset as Table
@@ -105,7 +103,6 @@ def test_it_is_what_the_partitioner_says_with_the_runs_seed(toy: Toy) -> None:
     assert [rows(client) for client in made.values()] == [list(theirs.load_partition(k)["row"]) for k in range(4)]
 
 
-@pytest.mark.slow
 @needing
 def test_test_samples_follow_the_labels_or_are_partitioned_too(toy: Toy) -> None:
     made = built(toy(), "PathologicalPartitioner", **PATHOLOGICAL)
@@ -115,7 +112,6 @@ def test_test_samples_follow_the_labels_or_are_partitioned_too(toy: Toy) -> None
     assert [len(rows(client, "test")) for client in apart.values()] == [20] * 5
 
 
-@pytest.mark.slow
 @needing
 @pytest.mark.parametrize(
     ("partitioner", "arguments", "words"),
@@ -135,7 +131,6 @@ def test_what_a_partitioner_refuses_is_said(partitioner: str, arguments: dict[st
         built(toy(), partitioner, **arguments)
 
 
-@pytest.mark.slow
 @needing
 def test_an_experiment_runs_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SCENARIOS, "flwr-datasets", Partitioned)

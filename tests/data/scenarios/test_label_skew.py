@@ -1,10 +1,10 @@
-"""Scenarios of classes and sizes: each keeps what its page promises."""
+"""Scenarios of classes and sizes: each keeps what its page promises; and how samples are dealt."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from scipy.optimize import brentq
 
 from fedkin.data.dataset import Dataset
 from fedkin.data.scenarios.base import Scenario
+from fedkin.data.scenarios.dealing import apportion, dirichlet, raised_to_least, tests_like
 from fedkin.data.scenarios.label_skew import (
     ClassesPerClient,
     Dirichlet,
@@ -42,11 +43,21 @@ def rows_of(federation: Federation, split: str = "train") -> list[int]:
     return [row for client in federation.values() for row in getattr(client, split).rows.tolist()]
 
 
+def distinct(federation: Federation, split: str) -> bool:
+    rows = rows_of(federation, split)
+    return len(set(rows)) == len(rows)
+
+
+def members(federation: Federation) -> Counter[str]:
+    """How many clients each planted group has."""
+    return Counter(present(federation.planted).values())
+
+
 def test_parts(labelled: Make) -> None:
     federation = Iid(clients=7).build(labelled(20, 10), 0)
     assert sorted(federation.sizes.values()) == [28, 28, 28, 29, 29, 29, 29]
     assert sorted(len(client.test) for client in federation.values()) == [14] * 5 + [15] * 2
-    assert set((federation.planted or {}).values()) == {"all"}
+    assert set(members(federation)) == {"all"}
     labels = torch.cat([client.train.labels() for client in federation.values()])
     assert torch.bincount(labels).tolist() == [20] * 10
 
@@ -62,9 +73,7 @@ def test_parts(labelled: Make) -> None:
     least=st.integers(1, 9),
     seed=st.integers(0, 1000),
 )
-def test_any(
-    labelled: Make, clients: int, law: Literal["dirichlet", "power"], alpha: float, least: int, seed: int
-) -> None:
+def test_any(labelled: Make, clients: int, law: Any, alpha: float, least: int, seed: int) -> None:
     assume(clients * least <= 300)
     federation = QuantitySkew(clients=clients, law=law, alpha=alpha, min_size=least).build(labelled(30, 10), seed)
     assert sorted(rows_of(federation)) == list(range(300)), "every sample exactly once"
@@ -72,7 +81,7 @@ def test_any(
     tests = [len(client.test) for client in federation.values()]
     assert sum(tests) == 100
     assert max(tests) - min(tests) <= 1
-    assert set((federation.planted or {}).values()) == {"all"}
+    assert set(members(federation)) == {"all"}
 
 
 def test_power_law(labelled: Make) -> None:
@@ -107,17 +116,14 @@ def table(federation: Federation, split: str = "train", classes: int = 10) -> np
     sizes=st.sampled_from(["drawn", "equal"]),
     seed=st.integers(0, 1000),
 )
-def test_any_of_dirichlet(
-    labelled: Make, clients: int, alpha: float, least: int, sizes: Literal["drawn", "equal"], seed: int
-) -> None:
+def test_any_of_dirichlet(labelled: Make, clients: int, alpha: float, least: int, sizes: Any, seed: int) -> None:
     assume(clients * least <= 200)
     federation = Dirichlet(clients=clients, alpha=alpha, min_size=least, sizes=sizes).build(labelled(20, 10), seed)
-    rows = rows_of(federation)
-    assert len(set(rows)) == len(rows)
+    assert distinct(federation, "train")
     assert len(federation) == clients
     assert min(federation.sizes.values()) >= least
     if sizes == "drawn":
-        assert len(rows) == 200, "all samples are dealt out"
+        assert sum(federation.sizes.values()) == 200, "all samples are dealt out"
     else:
         assert set(federation.sizes.values()) == {200 // clients}
     owned, tested = table(federation), table(federation, "test")
@@ -160,8 +166,7 @@ def test_filling_up_leaves_the_others_alone(labelled: Make) -> None:
 def test_own_draws_of_test_samples(labelled: Make, scenario: Scenario) -> None:
     federation = scenario.build(labelled(100, 30), 0)
     assert {len(client.test) for client in federation.values()} == {8}
-    rows = rows_of(federation, "test")
-    assert len(set(rows)) < len(rows) == 320
+    assert not distinct(federation, "test")
     owned, tested = table(federation), table(federation, "test")
     assert np.abs(tested / 8 - owned / owned.sum(axis=1, keepdims=True)).max() < 1 / 8
 
@@ -225,35 +230,24 @@ def test_the_papers_federation(labelled: Make) -> None:
 
 
 @pytest.mark.slow
-@given(
-    clients=st.integers(1, 40),
-    classes=st.integers(1, 10),
-    spare=st.integers(0, 3),
-    seed=st.integers(0, 1000),
-)
+@given(clients=st.integers(1, 40), classes=st.integers(1, 10), spare=st.integers(0, 3), seed=st.integers(0, 1000))
 def test_slots(labelled: Make, clients: int, classes: int, spare: int, seed: int) -> None:
-    total = 10
-    assume(classes <= total)
     scenario = ClassesPerClient(clients=clients, classes=classes, spare_slots=spare)
     federation = scenario.build(labelled(200, 60), seed)
-    slots = -(-clients * classes // total) + spare
+    slots = -(-clients * classes // 10) + spare
     used = taken(federation)
     assert sum(used.values()) == clients * classes
-    assert max(used.values()) - min(used[label] for label in range(total)) <= 1, "spread evenly"
+    assert max(used.values()) - min(used[label] for label in range(10)) <= 1, "spread evenly"
     for client in federation.values():
         own = client.about["classes"]
         assert own == sorted(set(own))
         assert len(own) == classes, "no class twice"
         assert client.group == "+".join(map(str, own))
         assert sorted(counts(client.train)) == sorted(counts(client.test)) == own
-    dealt = Counter(dict.fromkeys(range(total), 0))
-    for client in federation.values():
-        dealt.update(counts(client.train))
+    dealt = table(federation).sum(axis=0)
     for label, count in used.items():
-        if spare == 0 and count == slots:
-            assert dealt[label] == 160, "all of the class is dealt out when nothing is spare"
-        else:
-            assert dealt[label] < 160
+        # All of the class is dealt out when nothing is spare.
+        assert dealt[label] == 160 if spare == 0 and count == slots else dealt[label] < 160
 
 
 # -- FLT's scenario 4 ----------------------------------------------------------------------------------------------
@@ -275,7 +269,7 @@ def test_the_papers_federation_of_structured(labelled: Make) -> None:
     """EMNIST balanced: 47 classes of 2,400, ten clusters of five classes, the last of two, 240 clients each."""
     federation = Structured(clients=2400, clusters=10).build(labelled(2400, 400, classes=47), 0)
     assert len(federation) == 2400
-    groups = Counter((federation.planted or {}).values())
+    groups = members(federation)
     assert set(groups.values()) == {240}
     assert sorted(len(group.split("+")) for group in groups) == [2] + [5] * 9
     assert sum(federation.sizes.values()) == 47 * 2400
@@ -299,22 +293,16 @@ def test_any_of_structured(labelled: Make, clients: int, seed: int, clusters: An
     scenario = Structured(clients=max(clients, 5), clusters=clusters, per_class=per_class)
     federation = scenario.build(labelled(200, 10), seed)
     assert distinct(federation, "train")
-    labels = Counter(label for c in federation.values() for label in c.train.labels().tolist())
     owned = range(10) if isinstance(clusters, int) else (1, 3, 8)
-    assert labels == dict.fromkeys(owned, min(200, per_class or 200))
-    members = Counter((federation.planted or {}).values())
-    assert max(members.values()) - min(members.values()) <= 1
-    for group, count in members.items():
+    assert table(federation).sum(axis=0).tolist() == [min(200, per_class or 200) * (y in owned) for y in range(10)]
+    groups = members(federation)
+    assert max(groups.values()) - min(groups.values()) <= 1
+    for group, count in groups.items():
         sizes = sorted(c.size for c in federation.values() if c.group == group)
         assert sizes == skewed_sizes(sum(sizes), count).tolist()
 
 
 # -- MAPL's scenarios 1 to 4 ---------------------------------------------------------------------------------------
-
-
-def distinct(federation: Federation, split: str) -> bool:
-    rows = rows_of(federation, split)
-    return len(set(rows)) == len(rows)
 
 
 @pytest.mark.parametrize(
@@ -330,8 +318,7 @@ def distinct(federation: Federation, split: str) -> bool:
 def test_the_papers_scenarios(labelled: Make, number: int, settings: dict[str, Any], sets: list[range]) -> None:
     """20 clients on a data set with Fashion-MNIST's 6,000 and 1,000 samples a class."""
     federation = parse(Mapl, settings, "scenario").build(labelled(6000, 1000), 0)
-    planted = Counter((federation.planted or {}).values())
-    assert planted == {f"{own.start}-{own.stop - 1}": 10 for own in sets}
+    assert members(federation) == {f"{own.start}-{own.stop - 1}": 10 for own in sets}
     assert distinct(federation, "train")
     assert distinct(federation, "test")
     drawn = set()
@@ -363,10 +350,10 @@ def test_any_of_mapl(labelled: Make, clients: int, clusters: Any, low: int, more
     federation = scenario.build(labelled(120, 36), seed)
     assert distinct(federation, "train")
     assert distinct(federation, "test")
-    members = Counter((federation.planted or {}).values())
-    assert max(members.values()) - min(members.values()) <= 1
+    groups = members(federation)
+    assert max(groups.values()) - min(groups.values()) <= 1
     if not isinstance(clusters, int):
-        assert set(members) == {"0+2+4", "1+4"}
+        assert set(groups) == {"0+2+4", "1+4"}
     for client in federation.values():
         assert set(counts(client.train)) == set(client.about["classes"])
         assert set(counts(client.train).values()) <= set(range(low, low + more + 1))
@@ -419,8 +406,85 @@ def test_any_of_mapl(labelled: Make, clients: int, clusters: Any, low: int, more
     (Mapl, (5421, 800), {"clusters": [[0], [1]], "shared": 1}, "scenario.shared: a list of clusters already says"),
     (Mapl, (5421, 800), {"shared": 10}, "shared: 2 clusters of 10 classes would lie within one another"),
 ])  # fmt: skip
-def test_impossible(
-    labelled: Make, scenario: type[Scenario], size: tuple[int, int], settings: dict[str, Any], said: str
-) -> None:
+def test_impossible(labelled: Make, scenario: type[Scenario], size: Any, settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         parse(scenario, settings, "scenario").build(labelled(*size), 0)
+
+
+# -- how samples are dealt: sizes that add up, and rows by owner ---------------------------------------------------
+
+
+tests_like.__test__ = False  # type: ignore[attr-defined]
+
+
+@pytest.mark.slow
+@given(st.integers(0, 500), st.lists(st.floats(0, 10), min_size=1, max_size=20))
+def test_apportion(total: int, shares: list[float]) -> None:
+    assume(sum(shares) > 1e-3)
+    sizes = apportion(total, np.array(shares))
+    assert sizes.sum() == total
+    assert np.abs(sizes - np.array(shares) / sum(shares) * total).max() < 1
+
+
+def lifted_one_by_one(sizes: list[int], least: list[int]) -> list[int]:
+    """The same, a sample at a time: whoever has most above its least gives, the last of those to have most."""
+    sizes = list(sizes)
+    for place, wanted in enumerate(least):
+        while sizes[place] < wanted:
+            giver = max((k for k in range(len(sizes)) if sizes[k] > least[k]), key=lambda k: sizes[k])
+            sizes[giver] -= 1
+            sizes[place] += 1
+    return sizes
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 6)), min_size=1, max_size=12))
+def test_lifted(pairs: list[tuple[int, int]]) -> None:
+    sizes, least = (np.array(column) for column in zip(*pairs, strict=True))
+    assume(least.sum() <= sizes.sum())
+    found = raised_to_least(sizes, least)
+    assert found.sum() == sizes.sum()
+    assert (found >= least).all()
+    assert sorted(found.tolist()) == sorted(lifted_one_by_one(sizes.tolist(), least.tolist()))
+    assert found.tolist() == sizes.tolist() or (sizes < least).any(), "nothing is moved without need"
+    assert (found <= np.maximum(sizes, least)).all(), "only those below their least get any"
+
+
+@pytest.mark.parametrize("alpha", [0.3, 1.0, 20.0])
+def test_dirichlet_is_the_distribution(alpha: float) -> None:
+    shares = dirichlet(np.random.default_rng(1), alpha, (4000, 5))
+    assert shares.sum(axis=1) == pytest.approx(1)
+    # The first share of a symmetric Dirichlet in five dimensions is Beta(alpha, 4 alpha).
+    assert stats.kstest(shares[:, 0], stats.beta(alpha, 4 * alpha).cdf).pvalue > 0.01
+
+
+@pytest.mark.parametrize("alpha", [5e-324, 1e-300, 1e-6, 1e8, 1e300])
+def test_dirichlet_at_its_ends(alpha: float) -> None:
+    shares = dirichlet(np.random.default_rng(0), alpha, (50, 30))
+    assert np.isfinite(shares).all()
+    assert shares.sum(axis=1) == pytest.approx(1)
+    if alpha < 1:
+        assert shares.max(axis=1) == pytest.approx(1, abs=1e-3)
+    else:
+        assert shares == pytest.approx(1 / 30, rel=0.01)
+
+
+@given(st.integers(0, 1000), st.integers(1, 30))
+def test_tests_in_proportion(labelled: Make, seed: int, clients: int) -> None:
+    dataset = labelled(30, 40, classes=4)
+    counts = np.random.default_rng(seed).integers(0, 9, (clients, 4)) + np.eye(4, dtype=np.int64)[seed % 4]
+    pools = dataset.train.by_class(4)
+    train = [np.concatenate([rows[:n] for rows, n in zip(pools, own, strict=True)]) for own in counts]
+    parts = tests_like(dataset, train, None, seed, "t")
+    everyone = np.concatenate(parts)
+    assert len(np.unique(everyone)) == len(everyone)
+    for label in range(4):
+        got = np.array([(dataset.test.y.numpy()[own] == label).sum() for own in parts])
+        if counts[:, label].sum():
+            assert got.sum() == 40, "a class is dealt out in full"
+        assert (got[counts[:, label] == 0] == 0).all(), "only classes that a client trains on"
+    assert min(map(len, parts)) >= 1
+    drawn = tests_like(dataset, train, 7, seed, "t")
+    for own, part in zip(counts, drawn, strict=True):
+        assert len(set(part.tolist())) == 7
+        got = np.bincount(dataset.test.y.numpy()[part], minlength=4)
+        assert np.abs(got - own / own.sum() * 7).max() < 1

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fedkin
-from fedkin.data.sources.folder import Folder
+from fedkin.data.sources.folder import Folder, read_image
 from fedkin.errors import ConfigError, DataError
 
 COLOURS = {"photo": (200, 10, 10), "sketch": (10, 200, 10), "art": (10, 10, 200)}
@@ -34,8 +34,7 @@ def place(tmp_path: Path) -> Path:
 
 def test_images_labels_and_domains(place: Path) -> None:
     data = Folder(path=place, size=8).load(Path())
-    assert data.task.classes == 3
-    assert data.task.shape == (3, 8, 8)
+    assert (data.task.classes, data.task.shape) == (3, (3, 8, 8))
     assert (len(data.train), len(data.test)) == (32, 8)
     for part in (data.train, data.test):
         assert part.group is not None
@@ -47,9 +46,8 @@ def test_images_labels_and_domains(place: Path) -> None:
 
 
 def test_one_domain_left_out(place: Path) -> None:
-    fed = fedkin.federate(
-        "folder", "domains", data={"path": place, "size": 8}, per_domain=2, unseen="group:sketch", unseen_test="all"
-    )
+    data = {"path": place, "size": 8}
+    fed = fedkin.federate("folder", "domains", data=data, per_domain=2, unseen="group:sketch", unseen_test="all")
     assert fed.unseen == ("sketch-0", "sketch-1")
     assert sum(len(fed[id].test) for id in fed.unseen) == 15
     two = Folder(path=place, size=8, domains=("sketch", "art")).load(Path())
@@ -103,18 +101,16 @@ def test_deep_greys_keep_their_values_or_are_refused(place: Path, caplog: pytest
         folder = place.parent / "deep" / "north" / name
         folder.mkdir(parents=True)
         image.fromarray(grey).save(folder / "0.png")
-    data = Folder(path=place.parent / "deep", size=8, grey=True, test_fraction=0).load(Path())
-    assert data.train.x[0, 0].tolist() == np.rint(grey / 257).astype(int).tolist()
+    source = Folder(path=place.parent / "deep", size=8, grey=True, test_fraction=0)
+    assert source.load(Path()).train.x[0, 0].tolist() == np.rint(grey / 257).astype(int).tolist()
     (place.parent / "deep" / "north" / "cat" / "deeper").mkdir()
     image.fromarray(grey).save(place.parent / "deep" / "north" / "cat" / "deeper" / "1.png")
-    Folder(path=place.parent / "deep", size=8, grey=True).load(Path())
+    source.load(Path())
     (line,) = caplog.messages
     assert "1 pictures are left out, such as north/cat/deeper/1.png: expected DOMAIN/CLASS/ of .jpg" in line
 
 
 def test_pictures_are_turned_as_the_camera_noted(tmp_path: Path) -> None:
-    from fedkin.data.sources.folder import read_image
-
     image = pytest.importorskip("PIL.Image")
     made = image.new("L", (4, 2))
     made.putpixel((0, 0), 200)

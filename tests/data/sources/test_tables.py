@@ -1,4 +1,4 @@
-"""Sources of tables: one file or a folder of them, CSV or Parquet, and what is wrong with them."""
+"""Sources of tables: one file or a folder of them, CSV or Parquet, and what is wrong with them; token ids."""
 
 from __future__ import annotations
 
@@ -9,12 +9,20 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.csv as pc
+import pyarrow.parquet as pq
 import pytest
 import torch
 
+import fedkin
 from fedkin.data import federate
-from fedkin.errors import DataError
+from fedkin.data.sources.tables import Csv, Parquet, ids_of
+from fedkin.errors import ConfigError, DataError
 from fedkin.federation import Federation
+from fedkin.running.experiment import Experiment
+from fedkin.running.networked import settings_of
+from support import present
 
 
 def rows(count: int = 90) -> pd.DataFrame:
@@ -48,21 +56,16 @@ def test_all_ways_give_the_federation_of_the_frame(written: Path) -> None:
     frame = Federation.from_frame(rows(), target="died", client="site", time="day")
     for delimiter in (";", "\t", "|"):
         rows().to_csv(written / f"{ord(delimiter)}.csv", index=False, sep=delimiter)
+    whole = ["59.csv", "9.csv", "124.csv", "all.csv", "all.csv.gz", "all.parquet"]
     found = [
-        *(read("csv", written / f"{ord(mark)}.csv", client="site", time="day") for mark in (";", "\t", "|")),
+        *(read(name.split(".")[1], written / name, client="site", time="day") for name in whole),
         read("csv", written / "124.csv", client="site", time="day", delimiter="|"),
-        read("csv", written / "all.csv", client="site", time="day"),
-        read("csv", written / "all.csv.gz", client="site", time="day"),
-        read("parquet", written / "all.parquet", client="site", time="day"),
-        read("csv", written / "csv", time="day"),
-        read("parquet", written / "parquet", time="day"),
+        *(read(kind, written / kind, time="day") for kind in ("csv", "parquet")),
     ]
     for federation in found:
         assert federation.fingerprint() == frame.fingerprint()
-        assert federation.encoding == frame.encoding
-        assert federation.target == frame.target
-    assert found[0].encoding is not None
-    assert 'unit=a, "b"\nc' in found[0].encoding.names
+        assert (federation.encoding, federation.target) == (frame.encoding, frame.target)
+    assert 'unit=a, "b"\nc' in present(frame.encoding).names
 
 
 @pytest.mark.parametrize(
@@ -87,15 +90,10 @@ def test_what_is_wrong_is_said(tmp_path: Path, name: str, text: str | None, opti
 def test_a_row_is_counted_in_its_own_file(tmp_path: Path) -> None:
     (tmp_path / "east.csv").write_text("a,died\n1,0\n2,1\n3,1\n")
     (tmp_path / "north.csv").write_text("a,died\n007,0\n2,\n3,1\n")
-    row = r"'died' is unknown in 1 rows, the first, of client 'north', is row 2 of north\.csv, counted from 1 below"
-    with pytest.raises(DataError, match=row):
+    with pytest.raises(DataError, match=r"'died' is unknown in 1 rows, .* of client 'north', is row 2 of north\.csv"):
         read("csv", tmp_path)
     with pytest.raises(DataError, match=r"is row 2 of north\.csv, counted from 1"):
         read("csv", tmp_path / "north.csv", client="a")
-
-
-def _latin(text: str) -> bytes:
-    return text.encode("latin-1")
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -105,8 +103,8 @@ def _latin(text: str) -> bytes:
         ("a,died,s\n1,0,x\n".encode("utf-16"), "UTF-16.*save it as UTF-8"),
         ("a,died,s\n1,0,x\n".encode("utf-16-be"), "UTF-16.*save it as UTF-8"),
         ("a,died,s\n1,0,x\n".encode("utf-32"), "UTF-32.*save it as UTF-8"),
-        (_latin("größe,died,s\n1,0,x\n2,1,y\n"), "line 1: .*gr.*not UTF-8.*Latin-1.*save it as UTF-8"),
-        (_latin("a,died,s\n1,0,x\n2,1,Köln\n"), "line 3: .*not UTF-8.*Latin-1.*save it as UTF-8"),
+        ("größe,died,s\n1,0,x\n2,1,y\n".encode("latin-1"), "line 1: .*gr.*not UTF-8.*Latin-1.*save it as UTF-8"),
+        ("a,died,s\n1,0,x\n2,1,Köln\n".encode("latin-1"), "line 3: .*not UTF-8.*Latin-1.*save it as UTF-8"),
         (b"a,died,s\n1,0,x\n2,1\0\0,y\n", "line 3 has a NUL byte: the file is damaged"),
     ],
 )
@@ -119,34 +117,29 @@ def test_another_encoding_is_named(tmp_path: Path, data: bytes, said: str, packe
 
 def test_a_packed_file_that_is_cut_short_is_refused(written: Path) -> None:
     whole = (written / "all.csv.gz").read_bytes()
-    for length in (3, 12, 40, len(whole) - 9):
-        (written / "cut.csv.gz").write_bytes(whole[:length])
+    for damaged in (whole[:3], whole[:12], whole[:40], whole[:-9], whole[:30] + b"\xff" * 40):
+        (written / "cut.csv.gz").write_bytes(damaged)
         with pytest.raises(DataError, match=r"cut.csv.gz: cannot be read as a table"):
             read("csv", written / "cut.csv.gz", client="site")
-    (written / "cut.csv.gz").write_bytes(whole[:30] + b"\xff" * 40)
-    with pytest.raises(DataError, match=r"cut.csv.gz: cannot be read as a table"):
-        read("csv", written / "cut.csv.gz", client="site")
 
 
 def test_files_of_a_folder_must_go_together(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no \.csv or \.csv\.gz in it"):
         read("csv", tmp_path)
     (tmp_path / "a.csv").write_text("x,died\n1,0\n2,1\n")
-    (tmp_path / "b.csv").write_text("x,dead\n1,0\n2,1\n")
-    with pytest.raises(DataError, match=r"csv: no column died, which the other files have, and a column dead"):
-        read("csv", tmp_path)
-    (tmp_path / "c.csv").write_text("x,died\n1,0\n2,1\n")
-    with pytest.raises(DataError, match=r"b.csv: no column died, which the other files have, and a column dead"):
-        read("csv", tmp_path)
-    (tmp_path / "c.csv").unlink()
-    (tmp_path / "b.csv").write_text("x,died\nhigh,0\nlow,1\n")
-    with pytest.raises(DataError, match=r"values of different kinds in two files \(x: b.csv has texts, a.csv has num"):
-        read("csv", tmp_path)
-    (tmp_path / "b.csv").write_text("x,died\n3,0\n4,1\n-,1\n")
-    with pytest.raises(DataError, match=r'b.csv is read as text.* number is \'-\' in row 3: data.missing = \["-"\]'):
-        read("csv", tmp_path)
+    for text, said in (
+        ("x,dead\n1,0\n2,1\n", "csv: no column died, which the other files have, and a column dead"),
+        ("x,died\nhigh,0\nlow,1\n", r"values of different kinds in two files \(x: b.csv has texts, a.csv has num"),
+        ("x,died\n3,0\n4,1\n-,1\n", r'b.csv is read as text.* number is \'-\' in row 3: data.missing = \["-"\]'),
+    ):
+        (tmp_path / "b.csv").write_text(text)
+        with pytest.raises(DataError, match=said):
+            read("csv", tmp_path)
     (tmp_path / "b.csv").write_text("x,died\n1.5,0\n,1\n")
     assert sorted(read("csv", tmp_path, least=1)) == ["a", "b"]
+    (tmp_path / "c.csv").write_text("x,dead\n1,0\n2,1\n")
+    with pytest.raises(DataError, match=r"c.csv: no column died, which the other files have, and a column dead"):
+        read("csv", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -164,8 +157,7 @@ def test_kinds_that_do_not_go_together_are_named(tmp_path: Path, first: str, sec
     with pytest.raises(DataError, match="when: " + told):
         read("csv", tmp_path, leave_out=["id"])
     left = read("csv", tmp_path, leave_out=["id", "when"], least=1)
-    assert left.encoding is not None
-    assert list(left.encoding.kinds) == ["x"]
+    assert list(present(left.encoding).kinds) == ["x"]
 
 
 def test_a_column_called_file_is_not_taken_for_the_clients(tmp_path: Path) -> None:
@@ -179,8 +171,7 @@ def test_numbers_that_begin_late_in_a_column_do_not_end_the_reading(tmp_path: Pa
     lines = ["x,died,s", *("1,0,a" for _ in range(200_000)), "text,1,a"]
     (tmp_path / "late.csv").write_text("\n".join(lines))
     federation = read("csv", tmp_path / "late.csv", client="s")
-    assert federation.encoding is not None
-    assert federation.encoding.names == ("x=1", "x=(other)")
+    assert present(federation.encoding).names == ("x=1", "x=(other)")
 
 
 # Two hospitals whose numbers differ in their zeros alone.
@@ -195,8 +186,7 @@ def test_ids_of_clients_in_csv_stay_as_they_are_written(tmp_path: Path) -> None:
     for name in ("one.csv", "one.csv.gz", "semi.csv", "spaces.csv"):
         found = read("csv", tmp_path / name, client="site")
         assert {id: len(client.train) + len(client.test) for id, client in found.items()} == {"01": 10, "1": 10}
-        assert found.encoding is not None
-        assert found.encoding.names == ("x",)
+        assert present(found.encoding).names == ("x",)
     text = pd.read_csv(tmp_path / "one.csv", dtype={"site": str})
     frame = Federation.from_frame(text, target="died", client="site")
     assert read("csv", tmp_path / "one.csv", client="site").fingerprint() == frame.fingerprint()
@@ -208,11 +198,9 @@ def test_categories_with_leading_zeros_stay_as_they_are_written(tmp_path: Path) 
     (tmp_path / "one.csv").write_text(whole)
     given: dict[str, Any] = {"client": "site", "categories": ["code", "ward"], "least": 1, "kind": "classification"}
     found = read("csv", tmp_path / "one.csv", **given)
-    assert found.encoding is not None
-    assert found.target is not None
     wards = [f"ward={ward}" for ward in (*range(7), "(other)")]
-    assert found.encoding.names == ("code=007", "code=7", "code=(other)", *wards, "x")
-    assert found.target.classes == ("00", "01", "02")
+    assert present(found.encoding).names == ("code=007", "code=7", "code=(other)", *wards, "x")
+    assert present(found.target).classes == ("00", "01", "02")
     text = pd.read_csv(tmp_path / "one.csv", dtype={"code": str, "died": str})
     frame = Federation.from_frame(text, target="died", **given)
     assert found.fingerprint() == frame.fingerprint()
@@ -221,8 +209,7 @@ def test_categories_with_leading_zeros_stay_as_they_are_written(tmp_path: Path) 
         own = text[text["code"] == code].drop(columns="site")
         own.to_csv(tmp_path / "each" / f"h{code}.csv", index=False)
     apart = read("csv", tmp_path / "each", **{**given, "client": None})
-    assert apart.encoding is not None
-    assert apart.encoding.names[:2] == ("code=007", "code=7")
+    assert present(apart.encoding).names[:2] == ("code=007", "code=7")
 
 
 @pytest.mark.parametrize("codes", [("038.9", "38.9", "250.0", "250.00"), ("007", "7", "7.0", "7.25"), ("1.50", "1.5")])
@@ -230,11 +217,11 @@ def test_codes_with_decimals_stay_as_they_are_written(tmp_path: Path, codes: tup
     lines = [f"{'ab'[row % 2]},{code},{row % 7}.25,{row % 3}" for code in codes for row in range(24)]
     (tmp_path / "one.csv").write_text("\n".join(["site,code,x,died", *lines]) + "\n")
     found = read("csv", tmp_path / "one.csv", client="site", categories=["code", "x"], least=1)
-    assert found.encoding is not None
-    kept = [name for name in found.encoding.names if name.startswith("code=")]
-    assert kept == [*(f"code={code}" for code in sorted(codes)), "code=(other)"]
+    names = present(found.encoding).names
+    kept = [name.removeprefix("code=") for name in names if name.startswith("code=")]
+    assert kept == [*sorted(codes), "(other)"]
     # Numbers that nobody wrote in two ways are those that they were.
-    assert "x=0.25" in found.encoding.names
+    assert "x=0.25" in names
 
 
 def test_numbers_with_gaps_and_those_that_pandas_writes_are_the_categories_of_the_frame(tmp_path: Path) -> None:
@@ -243,8 +230,7 @@ def test_numbers_with_gaps_and_those_that_pandas_writes_are_the_categories_of_th
     frame.to_csv(tmp_path / "one.csv", index=False)  # writes 1.0, 2.0 and 12.0
     given: dict[str, Any] = {"client": "site", "categories": ["code"], "least": 1}
     whole = Federation.from_frame(frame, target="died", **given)
-    assert whole.encoding is not None
-    assert "code=12" in whole.encoding.names
+    assert "code=12" in present(whole.encoding).names
     assert read("csv", tmp_path / "one.csv", **given).fingerprint() == whole.fingerprint()
 
 
@@ -294,13 +280,10 @@ def test_whole_numbers_with_leading_zeros_are_said_to_be_read_as_numbers(
         (tmp_path / "folder" / f"{file}.csv").write_text("\n".join(["ward,age,died", *lines]) + "\n")
     client = {} if name == "folder" else {"client": "site"}
     found = read("csv", tmp_path / name, **client)
-    assert found.encoding is not None
-    assert found.encoding.kinds["ward"] == "number"
+    assert present(found.encoding).kinds["ward"] == "number"
     (said,) = caplog.messages
-    assert said == (
-        f"{tmp_path / name}: whole numbers with leading zeros are read as numbers: ward (000); if they are codes, name "
-        "them in data.categories"
-    )
+    what = "whole numbers with leading zeros are read as numbers: ward (000)"
+    assert said == f"{tmp_path / name}: {what}; if they are codes, name them in data.categories"
     read("csv", tmp_path / name, **client)
     assert caplog.messages == [said, said]  # once for each load
 
@@ -327,9 +310,7 @@ def test_a_text_column_without_an_input_for_any_value_is_said(tmp_path: Path, ca
 
 
 @pytest.mark.parametrize("options", [{}, {"time": "day"}, {"test_fraction": 0}, {"split": "part"}])
-def test_clients_without_test_rows_are_named(
-    options: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_clients_without_test_rows_are_named(options: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     whole = rows().assign(patient=[row // 30 if row < 60 else row for row in range(90)], part="train")
     whole.to_csv(tmp_path / "t.csv", index=False)
     federation = read("csv", tmp_path / "t.csv", client="site", person="patient", **options)
@@ -344,9 +325,8 @@ def test_what_a_folder_leaves_out_is_said(tmp_path: Path, caplog: pytest.LogCapt
         (tmp_path / name).write_text("age,died\n" + "".join(f"{row}.5,{row % 2}\n" for row in range(rows)))
     (tmp_path / "more").mkdir()
     assert sorted(read("csv", tmp_path)) == ["a", "b.2020", "d"]
-    assert caplog.messages == [
-        f"{tmp_path}: 3 of 6 entries are left out: c.csv (no rows), e.txt (another ending), more (a folder)"
-    ]
+    out = "c.csv (no rows), e.txt (another ending), more (a folder)"
+    assert caplog.messages == [f"{tmp_path}: 3 of 6 entries are left out: {out}"]
     (tmp_path / "a.CSV.gz").write_bytes(gzip.compress((tmp_path / "a.csv").read_bytes()))
     with pytest.raises(DataError, match="another file has this name but for its ending; each is a client"):
         read("csv", tmp_path)
@@ -361,3 +341,82 @@ def test_files_may_differ_in_decimal_signs_and_in_columns_that_are_left_out(
     north, south = (found[site].train.inputs(slice(None)) for site in ("north", "south"))
     assert torch.equal(north, south)
     assert caplog.messages == [f"{tmp_path}: column 'x': '0,5' is read as 0.5 (north.csv)"]
+
+
+# -- token ids: whole numbers of one length ------------------------------------------------------------------------
+
+
+IDS = [[5 + row % 3, 7, *[9] * (row % 4)] for row in range(40)]
+OTHERS = {"stars": [row % 2 for row in range(40)], "site": [f"s{row % 2}" for row in range(40)]}
+
+
+def table(folder: Path, kind: str, ids: list[Any] = IDS) -> Any:
+    """A source of a table with a column of token ids."""
+    path = folder / f"texts.{kind}"
+    if kind == "csv":
+        texts = [one if isinstance(one, str) else " ".join(map(str, one)) for one in ids]
+        pc.write_csv(pa.table({**OTHERS, "ids": texts}), path)
+    else:
+        pq.write_table(pa.table({**OTHERS, "ids": ids}), path)
+    return (Csv if kind == "csv" else Parquet)(path=path, target="stars", client="site", tokens="ids", padding=3)
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_ids_are_filled_up_and_cut(tmp_path: Path, kind: str) -> None:
+    source = table(tmp_path, kind)
+    made = source.load(Path())
+    assert made.task.shape == (5,)
+    assert made.train.x.dtype == torch.int64
+    both = torch.cat([made.train.x, made.test.x]).tolist()
+    assert sorted(both) == sorted([*ids, 3, 3, 3][:5] for ids in IDS)
+    cut = source.model_copy(update={"length": 2}).load(Path())
+    assert {tuple(row) for row in cut.train.x.tolist()} == {(5, 7), (6, 7), (7, 7)}
+    assert present(made.target).classes == ("0", "1")
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_the_same_federation_from_both_runs_to_predictions(tmp_path: Path, kind: str) -> None:
+    source = table(tmp_path, kind)
+    experiment = Experiment.of({
+        "name": "t", "data": source.model_dump(mode="json", exclude_none=True), "scenario": {"name": "natural"},
+        "model": {"name": "text-mean", "words": 16, "padding": 3}, "training": {"rounds": 1, "lr": 0.1},
+        "method": {"name": "fedavg"},
+    })  # fmt: skip
+    from fedkin.running.loop import run_experiment
+
+    run_experiment(experiment, tmp_path, tmp_path / "run")
+    assert fedkin.load(tmp_path / "run").predict(torch.tensor([IDS[3]])).shape == (1,)
+    with pytest.raises(ConfigError, match=r"data\.tokens: over a network, token ids come from .*npz"):
+        settings_of(experiment)
+
+
+@pytest.mark.parametrize(
+    ("kind", "bad", "why"),
+    [("csv", "a review", r"row 4: 'ids': expected a list of whole numbers, got 'a review'; tokenise texts first"),
+     ("parquet", [-1], r"row 4: 'ids': expected a list of whole numbers, got \[-1\]"),
+     ("parquet", None, r"row 4: 'ids': expected a list of whole numbers, got None"),
+     ("csv", f"7 {2**63}", r"row 4: 'ids': expected whole numbers below 2\*\*63, got '7 9223372036854775808'"),
+     ("csv", "9" * 5000, r"row 4: 'ids': expected whole numbers below 2\*\*63, got '9999")],
+)  # fmt: skip
+def test_what_is_no_list_of_ids_is_refused(tmp_path: Path, kind: str, bad: Any, why: str) -> None:
+    with pytest.raises(DataError, match=why):
+        table(tmp_path, kind, [*IDS[:4], bad, *IDS[5:]]).load(Path())
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_texts_of_one_id_each(tmp_path: Path, kind: str) -> None:
+    ids = [3 + row % 5 for row in range(40)]
+    source = table(tmp_path, kind)
+    one = pa.table({**OTHERS, "ids": ids})
+    (pc.write_csv if kind == "csv" else pq.write_table)(one, tmp_path / f"texts.{kind}")
+    made = source.load(Path())
+    assert sorted(torch.cat([made.train.x, made.test.x]).tolist()) == sorted([id] for id in ids)
+
+
+@pytest.mark.slow
+def test_one_text_that_fills_up_all_others_beyond_the_memory_is_refused() -> None:
+    rows = [[1, 2]] * 100_000 + [[1] * 1_000_000]
+    with pytest.raises(DataError, match=r"t\.csv: row 100000: 'ids': has 1,000,000 token ids; filling up 100,001 texts"
+                                        r" to that takes 800\.0 GB; set data\.length"):  # fmt: skip
+        ids_of(rows, None, 0, "t.csv", "ids")
+    assert ids_of(rows, 3, 0, "t.csv", "ids")[-2:].tolist() == [[1, 2, 0], [1, 1, 1]]
