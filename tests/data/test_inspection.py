@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from fedkin.data.guess import choose_columns
 from fedkin.data.inspection import Inspection, inspect, of_classes, of_numbers, without
 from fedkin.federation.table_columns import Reading
 from fedkin.federation.table_values import as_table
@@ -222,3 +223,10 @@ def test_what_cannot_be_compared_is_none() -> None:
         assert of_classes(classes) is None
     for numbers in ({"a": [1.0, 2.0], "b": []}, {"a": [1.0, 1.0], "b": [1.0]}):
         assert of_numbers(numbers) is None
+
+
+# -- settings that are guessed from the data -----------------------------------------------------------------------
+
+
+def test_the_target_is_never_the_tokens_too() -> None:
+    assert choose_columns({"input_ids": "ids", "one": "ids", "two": "ids"}, "input_ids") == ("input_ids", None, None)
