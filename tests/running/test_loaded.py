@@ -171,9 +171,8 @@ def test_nets_of_ones_own_need_their_modules(tmp_path: Path) -> None:
             return torch.relu(self.frozen(self.norm(self.layer(x))))
 
     fed, folder = small_federation(), tmp_path / "run"
-    result = fedkin.run(
-        "local", fed, rounds=2, model=(Body(), nn.Linear(7, 4)), training={**PLAN, "batch_size": 5}, out=folder
-    )
+    net = (Body(), nn.Linear(7, 4))
+    result = fedkin.run("local", fed, rounds=2, model=net, training={**PLAN, "batch_size": 5}, out=folder)
     with pytest.raises(ConfigError, match=r"modules of your own.*model=\(body, head\).*Linear\(in_features=5"):
         fedkin.load(folder).model(fed.seen[0])
     with pytest.raises(ConfigError, match=r"model: not the net of .*: body\.frozen\.bias is \[8\] here, \[7\] in the"):

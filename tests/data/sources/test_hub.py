@@ -191,9 +191,8 @@ def dataset(*columns: str) -> Any:
         "scores": many(value("float32")), "picture": datasets.Image(), "topic": datasets.ClassLabel(names=["a", "b"]),
         "old": [value("int64")], "label": value("string"),
     }  # fmt: skip
-    return datasets.Dataset.from_dict(
-        {name: [None] for name in columns}, datasets.Features({n: features[n] for n in columns})
-    )
+    kept = datasets.Features({name: features[name] for name in columns})
+    return datasets.Dataset.from_dict({name: [None] for name in columns}, kept)
 
 
 def test_roles_of_columns(tmp_path: Path) -> None:
