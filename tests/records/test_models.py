@@ -155,9 +155,8 @@ def test_a_run_that_is_not_finished_keeps_what_it_goes_on_with(tmp_path: Path) -
     assert (tmp_path / "checkpoint").is_dir()
 
 
-def test_a_finished_run_that_is_read_again_stays_as_it_was_written(tmp_path: Path) -> None:
+def test_a_finished_run_that_is_read_again_stays_as_it_was_written(federation: Federation, tmp_path: Path) -> None:
     """Also where clients are told of otherwise, which is no part of their samples."""
-    federation = small_federation()
     first = fedkin.run("local", federation, rounds=1, out=tmp_path / "run")
     before = (tmp_path / "run" / "federation.json").read_bytes()
     told = [replace(client, about={"place": id}) for id, client in federation.items()]

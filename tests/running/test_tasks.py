@@ -271,8 +271,7 @@ def test_every_clients_figure_is_that_of_its_samples_and_reaches_records_tables_
     assert "wrong, mean over clients" in list(one_run(result).columns[0].cells)
 
 
-def test_every_evaluated_round_has_them_in_its_records(tmp_path: Path) -> None:
-    federation = small_federation()
+def test_every_evaluated_round_has_them_in_its_records(federation: Federation, tmp_path: Path) -> None:
     settings = {"evaluate_every": 2}
     some: dict[str, Any] = {"rounds": 3, "training": {"local_steps": 2, "lr": 0.1}, "metrics": [wrong]}
     result = fedkin.run("fedavg", federation, settings=settings, out=tmp_path / "r", **some)
@@ -372,8 +371,7 @@ def test_a_metric_that_writes_into_its_arrays_changes_nothing() -> None:
     assert both.metrics["wrong"] == alone.metrics["wrong"]
 
 
-def test_names_of_columns_are_no_names_of_metrics() -> None:
-    federation = small_federation()
+def test_names_of_columns_are_no_names_of_metrics(federation: Federation) -> None:
     found = fedkin.compare(federation, ["local", "fedavg"], **FEW)
     heads = [str(column.header) for part in comparison(found.rows).renderables for column in part.columns]  # type: ignore[union-attr]
     taken = {head for head in heads if " " not in head} | {*found["fedavg"][0].to_frame().columns}

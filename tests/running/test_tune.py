@@ -64,15 +64,13 @@ def test_held_out_clients_are_unseen_and_tested_on_training_samples(share: float
         assert len(getattr(client, tested)) == 0
 
 
-def test_clients_that_were_unseen_take_no_part_in_tuning() -> None:
-    federation = small_federation()
+def test_clients_that_were_unseen_take_no_part_in_tuning(federation: Federation) -> None:
     away = sorted(federation)[0]
     marked = [replace(client, seen=client.id != away) for client in federation.values()]
     assert away not in held_out(Federation(marked, federation.task), HoldOut("samples", 0.2), 0)
 
 
-def test_order_of_clients_changes_nothing() -> None:
-    federation = small_federation()
+def test_order_of_clients_changes_nothing(federation: Federation) -> None:
     turned = federation.reorder(list(reversed(list(federation))))
     for what in ("samples", "clients"):
         one, other = (held_out(f, HoldOut(what, 0.4), 3) for f in (federation, turned))
