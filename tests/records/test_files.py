@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -156,11 +157,8 @@ def test_a_write_that_fails_leaves_the_file_as_it_was_and_no_other(tmp_path: Pat
     path = tmp_path / "report.html"
     write_bytes(path, b"before")
 
-    def fail(file: object) -> None:
-        raise error
-
     with pytest.raises((RunError, KeyboardInterrupt)):
-        write_with(path, fail)
+        write_with(path, Mock(side_effect=error))
     assert [each.name for each in tmp_path.iterdir()] == ["report.html"]
     assert path.read_bytes() == b"before"
 
