@@ -11,6 +11,7 @@ import pytest
 
 import fedkin
 from fedkin.errors import ConfigError, RunError
+from fedkin.federation import Federation
 from fedkin.graph import Graph
 from fedkin.methods.blocks.stage_settings import ControlledGraph
 from fedkin.methods.fedavg import FedAvg
@@ -57,8 +58,7 @@ class Linked(FedAvg):
         server.graph = Graph(tuple(ids), self.graph.controlled(server, ids, near), round=server.round)
 
 
-def test_a_graph_of_ones_own_has_the_controls_of_a_graph() -> None:
-    federation = small_federation()
+def test_a_graph_of_ones_own_has_the_controls_of_a_graph(federation: Federation) -> None:
     planted = present(federation.planted)
     found = fedkin.compare(federation, [Linked], controls=True, seeds=[0], **FEW)
     assert list(found) == ["linked", "linked@self", "linked@one", "linked@random", "linked@oracle"]
@@ -69,8 +69,7 @@ def test_a_graph_of_ones_own_has_the_controls_of_a_graph() -> None:
 
 
 @pytest.mark.slow
-def test_names_classes_objects_and_controls_on_a_federation(tmp_path: Path) -> None:
-    federation = small_federation()
+def test_names_classes_objects_and_controls_on_a_federation(federation: Federation, tmp_path: Path) -> None:
     methods = ["local", "fedavg", FedProx(mu=0.5), Halved, "fedavg@self", "halved@self"]
     found = fedkin.compare(federation, methods, seeds="0-1", **FEW, out=tmp_path / "c")
     assert list(found) == ["local", "fedavg", "fedprox", "halved", "fedavg@self", "halved@self"]

@@ -16,12 +16,23 @@ import numpy as np
 import pytest
 import tomli_w
 
+import stays
 from certificates import Town, free_port, new_town
 from cli.invoked import Terminal
+from fedkin.cli.participant import read_samples
+from fedkin.data.own import OwnTable
+from fedkin.engines.ledger import Ledger
+from fedkin.errors import ConfigError, DataError
+from fedkin.network.client import NetworkClient
 from fedkin.network.identity import certificate_pem, load, write_private
 from fedkin.network.join_file import VERSION, Join, Member, read_join, write_join
+from fedkin.network.link import Left
 from fedkin.network.status import FILE, Other, Status
 from fedkin.network.zenoh_link import ZenohLink
+from fedkin.running.experiment import Experiment
+from fedkin.running.networked import exchange, settings_of, setup_of
+from image_folders import wards
+from network.memory import MemoryNetwork
 from tiny import TABLE, written
 
 OWN_STAGE = """
@@ -40,7 +51,8 @@ def run(here: Path, terminal: Terminal) -> Terminal:
     return terminal
 
 
-def prepared(run: Terminal) -> str:
+@pytest.fixture
+def address(run: Terminal) -> str:
     """Keys and certificates of a server and a hospital; returns the server's place."""
     run.did("net", "init", "s", "--name", "server", "--host", "127.0.0.1")
     run.did("net", "init", "h", "--name", "hospital-a")
@@ -49,11 +61,10 @@ def prepared(run: Terminal) -> str:
     return f"tls/127.0.0.1:{free_port()}"
 
 
-def test_from_keys_to_a_link(run: Terminal) -> None:
-    place = prepared(run)
+def test_from_keys_to_a_link(run: Terminal, address: str) -> None:
     assert [stat.S_IMODE(Path(key).stat().st_mode) for key in ("s/server.key", "ca/ca.key")] == [0o600] * 2
     told = run.did(
-        "net", "invite", "small.toml", "--ca", "ca/ca.crt", "--server", f"server={place}", "--member", "hospital-a",
+        "net", "invite", "small.toml", "--ca", "ca/ca.crt", "--server", f"server={address}", "--member", "hospital-a",
         "--certificate", "ca/hospital-a.crt", "--out", "join.toml",
     )  # fmt: skip
     assert told.startswith("join file:  join.toml (no secret;")
@@ -71,9 +82,8 @@ def test_from_keys_to_a_link(run: Terminal) -> None:
 
 
 @pytest.mark.usefixtures("forgotten")
-def test_an_invitation_to_parts_from_files_is_refused(run: Terminal) -> None:
-    place = prepared(run)
-    more = ["--ca", "ca/ca.crt", "--server", f"server={place}", "--member", "hospital-a", "--out", "join.toml"]
+def test_an_invitation_to_parts_from_files_is_refused(run: Terminal, address: str) -> None:
+    more = ["--ca", "ca/ca.crt", "--server", f"server={address}", "--member", "hospital-a", "--out", "join.toml"]
     graph = {"name": "sfmtl-graph", "graph": {"groups": "own_stage.py:halves"}}
     Path("own_stage.py").write_text(OWN_STAGE)
     words = run.refused("net", "invite", written(Path("stage.toml"), method=graph), *more)
@@ -90,29 +100,29 @@ def test_an_invitation_to_parts_from_files_is_refused(run: Terminal) -> None:
         ({"method": {"name": "given", "groups": {"one": ["hospital-a", "west"]}}}, "method.groups: no client 'west'"),
     ],
 )
-def test_clients_of_the_experiment_that_are_not_invited_are_named(table: Any, words: str, run: Terminal) -> None:
-    place = prepared(run)
-    more = ["--ca", "ca/ca.crt", "--server", f"server={place}", "--member", "hospital-a", "--member", "hospital-b"]
+def test_clients_of_the_experiment_that_are_not_invited_are_named(
+    table: Any, words: str, run: Terminal, address: str
+) -> None:
+    more = ["--ca", "ca/ca.crt", "--server", f"server={address}", "--member", "hospital-a", "--member", "hospital-b"]
     asked = written(Path("asked.toml"), **table)
     assert run.refused("net", "invite", asked, *more, "--out", "join.toml").startswith(words)
     assert not Path("join.toml").exists()
 
 
-def test_show(run: Terminal) -> None:
-    place = prepared(run)
+def test_show(run: Terminal, address: str) -> None:
     shown = run.did("net", "show", "h/hospital-a.csr")
     assert shown.splitlines()[:2] == ["request of:   CN=hospital-a", "hosts:        hospital-a"]
     shown = run.did("net", "show", "ca/server.crt")
     assert "hosts:        127.0.0.1, server\n" in shown
     assert "signed by:    CN=fedkin-ca\n" in shown
     run.did(
-        "net", "invite", "peers.toml", "--ca", "ca/ca.crt", "--member", f"north={place}",
+        "net", "invite", "peers.toml", "--ca", "ca/ca.crt", "--member", f"north={address}",
         "--out", "join.toml", "--name", "heart",
     )  # fmt: skip
     shown = run.did("net", "show", "join.toml")
-    assert shown.startswith(f"federation:  heart\nserver:      none: peers\nmember:      north at {place}\n")
+    assert shown.startswith(f"federation:  heart\nserver:      none: peers\nmember:      north at {address}\n")
     join = json.loads(run.did("net", "show", "join.toml", "--json"))
-    assert (join["federation"], join["server"], join["members"]["north"]["locator"]) == ("heart", "", place)
+    assert (join["federation"], join["server"], join["members"]["north"]["locator"]) == ("heart", "", address)
     assert f"experiment:  {join['experiment_hash']}\n" in shown
     assert join["ca"] == json.loads(run.did("net", "show", "ca/ca.crt", "--json"))
     (certificate,) = json.loads(run.did("net", "show", "ca/server.crt", "--json"))
@@ -126,8 +136,8 @@ def test_show(run: Terminal) -> None:
     assert run.refused("net", "show", "small.toml").startswith("small.toml: not a join file (")
 
 
+@pytest.mark.usefixtures("address")
 def test_certificates_are_renewed_on_request_alone(run: Terminal) -> None:
-    prepared(run)
     before = Path("ca/server.crt").read_bytes()
     again = ["net", "ca", "ca", "--sign", "s/server.csr", "--days", "30"]
     assert run.refused(*again) == "ca/server.crt: exists; --replace replaces it"
@@ -136,8 +146,7 @@ def test_certificates_are_renewed_on_request_alone(run: Terminal) -> None:
 
 
 @pytest.mark.slow
-def test_what_cannot_be_is_refused_in_one_line(run: Terminal) -> None:
-    place = prepared(run)
+def test_what_cannot_be_is_refused_in_one_line(run: Terminal, address: str) -> None:
     refused = {
         ("init", "s", "--name", "server"): "s/server.key: exists; a private key is never replaced",
         ("init", "x", "--name", "a b"): "--name: expected one common name",
@@ -154,17 +163,17 @@ def test_what_cannot_be_is_refused_in_one_line(run: Terminal) -> None:
         ("--server", "server"): "--server server: expected its address too",
         ("--server", "server=tcp/h:1"): "--server server: expected tls/HOST:PORT, got 'tcp/h:1'",
         ("--member", "a", "--router", "r=h:1"): "--router r: expected tls/HOST:PORT, got 'h:1'",
-        ("--server", f"server={place}", "--member", "a", "--router", "r"): "--router r: expected its address too",
-        ("--server", f"server={place}"): "nobody takes part but the server: give --member NAME for each client",
-        ("--member", f"a={place}", "--member", "b"): "method.name: 'sfmtl-graph' has a server: give --server NAME=",
-        ("--server", f"server={place}", "--member", "server"): "--member server: there already",
+        ("--server", f"server={address}", "--member", "a", "--router", "r"): "--router r: expected its address too",
+        ("--server", f"server={address}"): "nobody takes part but the server: give --member NAME for each client",
+        ("--member", f"a={address}", "--member", "b"): "method.name: 'sfmtl-graph' has a server: give --server NAME=",
+        ("--server", f"server={address}", "--member", "server"): "--member server: there already",
         ("--member", "a b"): "join.members: 'a b' cannot be a name",
         ("--member", "bob", "--certificate", "ca/server.crt"): "--certificate ca/server.crt: it is of 'server'",
         ("--member", "bob", "--certificate", "none"): "none: No such file",
     }.items():
         refused[*invite, *words] = why
     peers = ["--ca", "ca/ca.crt", "--member", "a", "--out"]
-    both = "peers.toml", *peers, "j.toml", "--server", f"server={place}"
+    both = "peers.toml", *peers, "j.toml", "--server", f"server={address}"
     refused["invite", *both] = "--server: method 'dfedavgm' has none, all members are peers"
     refused["invite", "none.toml", *peers, "j.toml"] = "none.toml: "
     refused["invite", "peers.toml", *peers, "small.toml"] = "small.toml: exists"
@@ -357,3 +366,62 @@ def test_watching_ends_with_the_run(tmp_path: Path, said: Said) -> None:
 
 def test_a_folder_without_one_is_refused(tmp_path: Path, said: Said) -> None:
     assert "no status.json here" in said(str(tmp_path))
+
+
+# -- how `join` comes to its samples, and what it asks before anything of a table leaves ---------------------------
+
+
+def plan_for(folder: Path) -> Experiment:
+    return Experiment.of({
+        "name": "stays", "data": {"source": "csv", "path": str(folder), "target": "died"},
+        "scenario": {"name": "natural"},
+        "model": {"name": "mlp", "hidden": [4]}, "training": {"rounds": 1, "local_steps": 1, "lr": 0.1},
+        "method": {"name": "dfedavgm"}, "network": {"clients": ["north"]},
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize("server", [True, False])
+def test_without_consent_nothing_of_a_table_leaves(server: bool, tmp_path: Path) -> None:
+    plan, shown = plan_for(folder := stays.written(tmp_path / "stays")), list[str]()
+    read = read_samples(plan, "north", str(folder / "north.csv"), 0.2, "west")
+    assert isinstance(read, OwnTable)
+    assert read.group == "west"
+
+    def no(lines: list[str]) -> bool:
+        shown.extend(lines)
+        return False
+
+    network, ledger, state = MemoryNetwork(), Ledger(), tmp_path / "state"
+    state.mkdir()
+    link = network.link("north")
+    with network.link("server"), link:
+        client = NetworkClient(link, read, setup_of, state, settings=settings_of(plan), consent=no, ledger=ledger)
+        with pytest.raises(Left):
+            client.run() if server else exchange(plan, link, read, ["north", "south"], state, consent=no, ledger=ledger)
+        assert not [data for data in link.offers.values() if data]
+    assert any("rare ones may identify people" in line for line in shown)
+    assert any("params (of the net: body.1.weight [4, " in line for line in shown)
+    assert ledger.sent_unprotected == []
+
+
+def test_options_that_the_experiment_decides(tmp_path: Path) -> None:
+    plan = plan_for(tmp_path)
+    with pytest.raises(ConfigError, match=r"--test-fraction 0.5: the experiment holds out 0.2"):
+        read_samples(plan, "north", "north.csv", 0.5)
+
+
+def test_a_folder_of_images_is_read_as_the_experiment_says(tmp_path: Path) -> None:
+    place = wards(tmp_path)
+    plan = Experiment.of({
+        "name": "wards", "data": {"source": "folder", "path": "elsewhere", "size": 4, "test_fraction": 0.4},
+        "scenario": {"name": "domains"}, "model": {"name": "mlp"}, "training": {"rounds": 1, "lr": 0.1},
+        "method": {"name": "fedavg"}, "network": {"classes": 3},
+    })  # fmt: skip
+    read = read_samples(plan, "north", str(place / "north"), 0.4, "west")
+    assert isinstance(read, tuple)
+    client, task = read
+    assert (client.id, client.group, task.shape, len(client.test)) == ("north", "west", (3, 4, 4), 6)
+    with pytest.raises(ConfigError, match=r"--test-fraction 0.5: the experiment holds out 0.4"):
+        read_samples(plan, "north", str(place / "north"), 0.5)
+    with pytest.raises(DataError, match="no such folder"):
+        read_samples(plan, "north", str(place / "nobody"), None)

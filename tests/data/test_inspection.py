@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from fedkin.data.guess import choose_columns
 from fedkin.data.inspection import Inspection, inspect, of_classes, of_numbers, without
 from fedkin.federation.table_columns import Reading
 from fedkin.federation.table_values import as_table
@@ -25,6 +26,11 @@ def rows(count: int = 1200, seed: int = 0) -> pd.DataFrame:
         "age": age, "ward": rng.choice(["icu", "er"], count), "beds": rng.integers(1, 9, count),
         "died": (rng.random(count) < 1 / (1 + np.exp((60 - age) / 5))).astype(int),
     })  # fmt: skip
+
+
+@pytest.fixture
+def frame() -> pd.DataFrame:
+    return rows()
 
 
 def looked(frame: pd.DataFrame, reading: Reading = READING) -> Inspection:
@@ -64,15 +70,13 @@ def test_nothing_is_said_of_a_table_that_is_in_order(seed: int) -> None:
         ("code", lambda frame: 10 * frame["died"] + frame["beds"], "leak"),
     ],
 )
-def test_columns_that_look_wrong_are_named(column: str, values: Any, kind: str) -> None:
-    frame = rows()
+def test_columns_that_look_wrong_are_named(frame: pd.DataFrame, column: str, values: Any, kind: str) -> None:
     frame[column] = values(frame)
     assert kinds(looked(frame))[kind] == (column,)
 
 
 @pytest.mark.parametrize("form", ["({:.3f})", "\u2212{:.3f}", "{:.3f}-", "12,34,{:.0f}", "ward {:.3f}"])
-def test_a_text_column_without_an_input_for_any_value_is_named(form: str) -> None:
-    frame = rows()
+def test_a_text_column_without_an_input_for_any_value_is_named(frame: pd.DataFrame, form: str) -> None:
     frame["odd"] = [form.format(age % 1 * 1e5 // 1 if "," in form else age) for age in np.tile(frame["age"][:600], 2)]
     (finding,) = looked(frame).findings
     assert (finding.kind, finding.about) == ("text", ("odd",))
@@ -81,8 +85,7 @@ def test_a_text_column_without_an_input_for_any_value_is_named(form: str) -> Non
     assert finding.kind == "id"
 
 
-def test_a_column_that_the_rows_are_sorted_by_is_named_unless_it_is_the_time() -> None:
-    frame = rows()
+def test_a_column_that_the_rows_are_sorted_by_is_named_unless_it_is_the_time(frame: pd.DataFrame) -> None:
     frame["admitted"] = frame.groupby("site").cumcount() // 2 + np.random.default_rng(1).normal(0, 5, len(frame))
     assert kinds(looked(frame))["order"] == ("admitted",)
     assert "order" not in kinds(looked(frame.sample(frac=1, random_state=0)))
@@ -91,8 +94,7 @@ def test_a_column_that_the_rows_are_sorted_by_is_named_unless_it_is_the_time() -
 
 
 @pytest.mark.parametrize("value", [7.5, 3, True, "x", pd.Timestamp("2024-01-01")])
-def test_a_constant_with_gaps_is_named_with_its_value(value: Any) -> None:
-    frame = rows()
+def test_a_constant_with_gaps_is_named_with_its_value(frame: pd.DataFrame, value: Any) -> None:
     frame["same"] = pd.Series([None if row % 5 == 0 else value for row in range(len(frame))]).convert_dtypes()
     (finding,) = [finding for finding in looked(frame).findings if finding.kind == "constant"]
     shown = {True: "true", "x": "x"}.get(value, str(value))
@@ -107,8 +109,7 @@ def test_leaks_of_numbers_and_classes_are_found_too() -> None:
     assert kinds(looked(frame))["leak"] == ("age",)
 
 
-def test_people_in_two_tables_are_counted() -> None:
-    frame = rows()
+def test_people_in_two_tables_are_counted(frame: pd.DataFrame) -> None:
     twice = frame.iloc[:7].assign(site=lambda some: some["site"].map({"a": "b", "b": "c", "c": "a"}))
     again = frame.iloc[-5:].assign(day=pd.Timestamp("2000-01-01"))
     for more, said in (
@@ -117,8 +118,7 @@ def test_people_in_two_tables_are_counted() -> None:
         assert any(one.text.startswith(said) for one in looked(pd.concat([frame, more])).findings)
 
 
-def test_clients_with_few_events_are_named() -> None:
-    frame = rows()
+def test_clients_with_few_events_are_named(frame: pd.DataFrame) -> None:
     frame.loc[(frame["site"] == "b") & (frame.index > 900), "died"] = 0
     assert kinds(looked(frame))["few"] == ("b",)
     few = pd.concat([frame[frame["site"] != "c"], frame[frame["site"] == "c"].iloc[:40]])
@@ -126,15 +126,13 @@ def test_clients_with_few_events_are_named() -> None:
     assert kinds(looked(few, numbers))["few"] == ("c",)
 
 
-def test_clients_that_change_are_named() -> None:
-    frame = rows()
+def test_clients_that_change_are_named(frame: pd.DataFrame) -> None:
     late = (frame["site"] == "c") & (frame.index > 700)
     frame.loc[late, "age"] += 15
     assert kinds(looked(frame)) == {"drift": ("c",)}
 
 
-def test_ids_and_constants_are_left_out() -> None:
-    frame = rows()
+def test_ids_and_constants_are_left_out(frame: pd.DataFrame) -> None:
     frame["row"], frame["country"] = np.arange(len(frame)), "AT"
     reading = without(READING, looked(frame))
     assert set(reading.leave_out) == {"row", "country"}
@@ -146,8 +144,7 @@ def test_no_client_is_said_to_change_that_does_not() -> None:
     assert not any("drift" in kinds(looked(rows(600, seed))) for seed in range(20))
 
 
-def test_what_differs_between_clients_is_named() -> None:
-    frame = rows()
+def test_what_differs_between_clients_is_named(frame: pd.DataFrame) -> None:
     at_b = frame["site"] == "b"
     frame["ft4"] = np.random.default_rng(1).gamma(9, 1.7, len(frame)) * np.where(at_b, 0.0777, 1)
     frame["sex"] = np.where(at_b, "female", "F")
@@ -158,15 +155,13 @@ def test_what_differs_between_clients_is_named() -> None:
     assert text == ["column 'ft4' is 0.0787 times as large at b as elsewhere: in another unit?"]
 
 
-def test_codes_for_what_is_missing_are_named() -> None:
-    frame = rows()
+def test_codes_for_what_is_missing_are_named(frame: pd.DataFrame) -> None:
     frame.loc[frame.index % 50 == 0, "age"] = -999.0
     (finding,) = [one for one in looked(frame).findings if one.kind == "sentinel"]
     assert "column 'age' is -999 in 24 rows" in finding.text
 
 
-def test_names_that_differ_in_case_or_spaces_are_named() -> None:
-    frame = rows()
+def test_names_that_differ_in_case_or_spaces_are_named(frame: pd.DataFrame) -> None:
     frame["ward"] = np.where(frame.index % 3 == 0, "Icu ", frame["ward"])
     frame["died"] = np.where(frame["died"] == 1, np.where(frame.index % 2, "yes", "Yes"), "no")
     texts = [one.text for one in looked(frame).findings if one.kind == "spelling"]
@@ -222,3 +217,10 @@ def test_what_cannot_be_compared_is_none() -> None:
         assert of_classes(classes) is None
     for numbers in ({"a": [1.0, 2.0], "b": []}, {"a": [1.0, 1.0], "b": [1.0]}):
         assert of_numbers(numbers) is None
+
+
+# -- settings that are guessed from the data -----------------------------------------------------------------------
+
+
+def test_the_target_is_never_the_tokens_too() -> None:
+    assert choose_columns({"input_ids": "ids", "one": "ids", "two": "ids"}, "input_ids") == ("input_ids", None, None)

@@ -1,4 +1,4 @@
-"""Sources and scenarios are found by being there, and `federate` finds them by name."""
+"""Sources and scenarios are found by being there, and `federate` finds them by name; what a data set is."""
 
 from __future__ import annotations
 
@@ -6,14 +6,21 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from fedkin.data import SCENARIOS, SOURCES, Dataset, federate
+from fedkin.data import SCENARIOS, SOURCES, federate
+from fedkin.data.dataset import Dataset, Part
 from fedkin.data.registry import discover
+from fedkin.data.scenarios.base import shuffled_ids
 from fedkin.data.scenarios.label_skew import Iid
 from fedkin.data.sources.base import Source, locate
 from fedkin.data.sources.images import Digits
-from fedkin.errors import ConfigError
+from fedkin.errors import ConfigError, DataError
+from fedkin.federation import Scale, Task
 
 MODULE = """
 from typing import Literal
@@ -91,3 +98,45 @@ def test_federate_refuses(digits: Dataset) -> None:
         federate(digits, Iid(), clients=3)
     with pytest.raises(ConfigError, match="data: set 'seed' on the source that you passed"):
         federate(digits, "iid", data={"seed": 3})
+
+
+# -- Dataset and Part, and the ids of clients ----------------------------------------------------------------------
+
+
+def test_by_class() -> None:
+    part = Part(torch.zeros(6, 2), torch.tensor([2, 0, 2, 4, 0, 2]))
+    assert [rows.tolist() for rows in part.by_class(6)] == [[1, 4], [], [0, 2, 5], [], [3], []]
+
+
+def test_white() -> None:
+    def of(x: torch.Tensor, scale: Scale | None) -> float:
+        return Dataset("a", Part(x, torch.zeros(2, dtype=torch.int64)), Part(x[:0], torch.zeros(0)), TASK, scale).white
+
+    byte = torch.tensor([[3], [9]], dtype=torch.uint8)
+    assert of(byte, Scale(divide=16.0)) == 16
+    assert of(byte, None) == 9
+    assert of(byte.float(), Scale(divide=2.0)) == 9
+
+
+TASK = Task(2, (1,))
+
+
+def test_refuses_parts_that_do_not_fit() -> None:
+    x, y = torch.zeros(3, 1), torch.zeros(3, dtype=torch.int64)
+    with pytest.raises(DataError, match="samples and labels differ in number: 3 and 2"):
+        Part(x, y[:2])
+    with pytest.raises(DataError, match="samples and clients differ in number: 3 and 1"):
+        Part(x, y, np.array(["a"]))
+    with pytest.raises(DataError, match=r"mine: test inputs have shape \(4,\), the task's is \(1,\)"):
+        Dataset("mine", Part(x, y), Part(torch.zeros(3, 4), y), TASK)
+
+
+@given(st.integers(1, 300), st.integers(0, 3))
+def test_ids(count: int, seed: int) -> None:
+    ids = shuffled_ids(count, seed)
+    assert ids == shuffled_ids(count, seed)
+    numbers = [int(id[1:]) for id in ids]
+    assert sorted(numbers) == list(range(count))
+    assert len({len(id) for id in ids}) == 1, "they sort as their numbers do"
+    assert count == 1 or all(number != place for place, number in enumerate(numbers))
+    assert count < 10 or ids != shuffled_ids(count, seed + 1)

@@ -43,6 +43,18 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture
+def folder(runs: Path, tmp_path: Path) -> Path:
+    """A copy of `cut`."""
+    return Path(shutil.copytree(runs / "cut", tmp_path / "run"))
+
+
+@pytest.fixture
+def finished(runs: Path, tmp_path: Path) -> Path:
+    """A copy of `whole`."""
+    return Path(shutil.copytree(runs / "whole", tmp_path / "run"))
+
+
 def resumed(folder: Path) -> Result:
     return run_experiment(EXPERIMENT, Path(), folder)
 
@@ -116,8 +128,7 @@ def test_harm_to_any_file_is_found(runs: Path, tmp_path: Path, harm: Callable[[P
     assert [taken[name] for name in ("seal.json", *own)] == [4, 4, 4]
 
 
-def test_a_round_that_is_safe_is_not_written_again(runs: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(runs / "cut", tmp_path / "run")
+def test_a_round_that_is_safe_is_not_written_again(folder: Path) -> None:
     records, federation = Records(folder), EXPERIMENT.federation(Path())
     assert records.begin(federation.task, lambda: facts_of(federation)) is not None
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
@@ -135,9 +146,8 @@ def test_every_part_of_a_checkpoint_is_under_its_hash(runs: Path, tmp_path: Path
 
 @pytest.mark.parametrize("harm", [flipped, GONE], ids=["flipped", "gone"])
 def test_the_older_checkpoint_is_taken_and_one_line_says_so(
-    runs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, harm: Callable[[Path], None]
+    runs: Path, folder: Path, caplog: pytest.LogCaptureFixture, harm: Callable[[Path], None]
 ) -> None:
-    folder = shutil.copytree(runs / "cut", tmp_path / "run")
     harm(folder / STATES[1])
     resumed(folder)
     (line,) = caplog.messages
@@ -147,10 +157,7 @@ def test_the_older_checkpoint_is_taken_and_one_line_says_so(
 
 
 @pytest.mark.parametrize("lost", ["checkpoint", "parts"])
-def test_a_run_whose_checkpoints_are_gone_is_refused(
-    runs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, lost: str
-) -> None:
-    folder = shutil.copytree(runs / "cut", tmp_path / "run")
+def test_a_run_whose_checkpoints_are_gone_is_refused(folder: Path, caplog: pytest.LogCaptureFixture, lost: str) -> None:
     shutil.rmtree(folder / lost)
     before = sorted(folder.rglob("*"))
     with pytest.raises(RunError, match=r"it is gone; no checkpoint is left to go on from: put the file back"):
@@ -159,10 +166,7 @@ def test_a_run_whose_checkpoints_are_gone_is_refused(
     assert caplog.messages == []
 
 
-def test_a_graph_that_was_harmed_is_named_and_the_run_goes_on(
-    runs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    folder = shutil.copytree(runs / "cut", tmp_path / "run")
+def test_a_graph_that_was_harmed_is_named_and_the_run_goes_on(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     graph, means = folder / "graphs" / "round-000001.npz", folder / "features" / "round-000002.safetensors"
     flipped(graph)
     means.unlink()
@@ -184,30 +188,27 @@ def test_a_seal_without_its_checkpoint_was_a_kill_and_is_no_checkpoint(
 
 
 @pytest.mark.parametrize("name", ["summary.json", "rounds.jsonl", "clients.parquet", "messages.parquet"])
-def test_harm_to_a_finished_run_is_found(runs: Path, tmp_path: Path, name: str) -> None:
-    folder = shutil.copytree(runs / "whole", tmp_path / "run")
+def test_harm_to_a_finished_run_is_found(finished: Path, name: str) -> None:
     # A digit of a number: the file stays readable.
-    text = (folder / name).read_bytes()
+    text = (finished / name).read_bytes()
     middle = len(text) // 2
     place = middle if name.endswith("parquet") else next(at for at in range(middle, 0, -1) if 48 <= text[at] < 56)
-    (folder / name).write_bytes(text[:place] + bytes([text[place] ^ 1]) + text[place + 1 :])
+    (finished / name).write_bytes(text[:place] + bytes([text[place] ^ 1]) + text[place + 1 :])
     for read in (read_run, resumed):
         with pytest.raises(RunError, match=name):
-            read(folder)
+            read(finished)
 
 
-def test_a_harmed_seal_is_named_and_says_what_to_do(runs: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(runs / "whole", tmp_path / "run")
-    flipped(folder / "seal.json")
+def test_a_harmed_seal_is_named_and_says_what_to_do(finished: Path) -> None:
+    flipped(finished / "seal.json")
     with pytest.raises(RunError, match=r"seal\.json: not .*; put it back as it was, or remove it"):
-        resumed(folder)
-    (folder / "seal.json").unlink()
-    assert resumed(folder).summary["rounds"] == 6
+        resumed(finished)
+    (finished / "seal.json").unlink()
+    assert resumed(finished).summary["rounds"] == 6
 
 
-def test_what_a_kill_after_the_end_leaves_is_removed_when_the_run_is_read(runs: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(runs / "whole", tmp_path / "run")
-    shutil.copytree(runs / "cut" / "parts", folder / "parts")
-    (folder / "report.html.99-0123abcd.part").write_text("half")
-    resumed(folder)
-    assert_equal_runs(runs / "whole", folder)
+def test_what_a_kill_after_the_end_leaves_is_removed_when_the_run_is_read(runs: Path, finished: Path) -> None:
+    shutil.copytree(runs / "cut" / "parts", finished / "parts")
+    (finished / "report.html.99-0123abcd.part").write_text("half")
+    resumed(finished)
+    assert_equal_runs(runs / "whole", finished)

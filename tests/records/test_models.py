@@ -56,23 +56,21 @@ def test_clients_with_one_model_share_a_file(tmp_path: Path) -> None:
 
 
 def test_the_files_are_plain_safetensors_under_the_seal(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    result = fedkin.run("local", small_federation(), rounds=1, training=PLAN, out=folder)
-    index = json.loads((folder / "models/index.json").read_text())
+    result = fedkin.run("local", small_federation(), rounds=1, training=PLAN, out=tmp_path)
+    index = json.loads((tmp_path / "models/index.json").read_text())
     for id, client in index["clients"].items():
-        path = folder / "models" / client["file"]
+        path = tmp_path / "models" / client["file"]
         assert load_file(path).keys() == result.models[id].keys()
-        assert f"models/{client['file']}" in seal_of(folder).files
-    assert "models/index.json" in seal_of(folder).files
+        assert f"models/{client['file']}" in seal_of(tmp_path).files
+    assert "models/index.json" in seal_of(tmp_path).files
 
 
 def test_none_are_kept_if_the_run_says_so(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    fedkin.run("local", small_federation(), rounds=1, training=PLAN, out=folder, settings={"models": "none"})
-    assert not (folder / "models").exists()
-    assert dict(read_run(folder).models) == {}
+    fedkin.run("local", small_federation(), rounds=1, training=PLAN, out=tmp_path, settings={"models": "none"})
+    assert not (tmp_path / "models").exists()
+    assert dict(read_run(tmp_path).models) == {}
     with pytest.raises(RunError, match=r"no models were kept with this run.* run\.models = 'last'"):
-        fedkin.load(folder)
+        fedkin.load(tmp_path)
 
 
 def test_models_above_the_limit_are_not_kept_and_that_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -90,18 +88,17 @@ def test_models_above_the_limit_are_not_kept_and_that_is_said(tmp_path: Path, ca
 
 @pytest.mark.parametrize("file", ["index.json", "model-1.safetensors"])
 def test_a_changed_file_is_refused_and_named(tmp_path: Path, file: str) -> None:
-    folder = tmp_path / "run"
     fed = small_federation()
-    fedkin.run("local", fed, rounds=1, training=PLAN, out=folder)
-    path, first = folder / "models" / file, min(fed)
+    fedkin.run("local", fed, rounds=1, training=PLAN, out=tmp_path)
+    path, first = tmp_path / "models" / file, min(fed)
     data = path.read_bytes()
     path.write_bytes(data[:-20] + bytes([data[-20] ^ 1]) + data[-19:])
     with pytest.raises(RunError, match=rf"{file}: not as it was written: its hash differs"):
-        fedkin.load(folder).model(first)
-    assert any(str(path) in problem for one in check(folder) for problem in one.problems)
+        fedkin.load(tmp_path).model(first)
+    assert any(str(path) in problem for one in check(tmp_path) for problem in one.problems)
     path.unlink()
     with pytest.raises(RunError, match=r"no models were kept|it is gone"):
-        fedkin.load(folder).model(first)
+        fedkin.load(tmp_path).model(first)
 
 
 @pytest.mark.slow
@@ -115,14 +112,13 @@ def test_files_of_an_attempt_that_was_killed_do_not_stay(tmp_path: Path) -> None
 
 
 def test_an_index_with_a_missing_field_is_refused_in_words(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    fedkin.run("local", small_federation(), rounds=1, training=PLAN, out=folder)
-    path = folder / "models/index.json"
+    fedkin.run("local", small_federation(), rounds=1, training=PLAN, out=tmp_path)
+    path = tmp_path / "models/index.json"
     index = json.loads(path.read_text())
     path.write_text(json.dumps({name: value for name, value in index.items() if name != "method"}))
-    (folder / "seal.json").unlink()
+    (tmp_path / "seal.json").unlink()
     with pytest.raises(RunError, match=r"index\.json: method: .*; put the file back") as caught:
-        fedkin.load(folder).model(next(iter(index["clients"])))
+        fedkin.load(tmp_path).model(next(iter(index["clients"])))
     assert "validation error" not in str(caught.value)
 
 
@@ -155,9 +151,8 @@ def test_a_run_that_is_not_finished_keeps_what_it_goes_on_with(tmp_path: Path) -
     assert (tmp_path / "checkpoint").is_dir()
 
 
-def test_a_finished_run_that_is_read_again_stays_as_it_was_written(tmp_path: Path) -> None:
+def test_a_finished_run_that_is_read_again_stays_as_it_was_written(federation: Federation, tmp_path: Path) -> None:
     """Also where clients are told of otherwise, which is no part of their samples."""
-    federation = small_federation()
     first = fedkin.run("local", federation, rounds=1, out=tmp_path / "run")
     before = (tmp_path / "run" / "federation.json").read_bytes()
     told = [replace(client, about={"place": id}) for id, client in federation.items()]

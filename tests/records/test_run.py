@@ -39,8 +39,7 @@ def test_a_result_is_one_line(result: Result) -> None:
 
 
 @pytest.mark.slow
-def test_the_last_graph_and_its_groups_are_at_hand(tmp_path: Path) -> None:
-    federation = small_federation()
+def test_the_last_graph_and_its_groups_are_at_hand(federation: Federation, tmp_path: Path) -> None:
     for method in ("flt-same", "sfmtl-graph", "kin"):
         here = fedkin.run(method, federation, rounds=3, seed=4, training=PLAN)
         kept = fedkin.run(method, federation, rounds=3, seed=4, training=PLAN, out=tmp_path / method)

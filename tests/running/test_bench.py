@@ -91,12 +91,8 @@ def line(method: str, seed: int, values: dict[str, float]) -> dict[str, Any]:
 
 
 def test_a_place_is_the_rank_the_paired_gain_and_who_is_hurt(tiny: Suite) -> None:
-    lines = [
-        *[line("local", s, {"a": 50.0 + s, "b": 60.0}) for s in (0, 1)],
-        *[line("fedavg", s, {"a": 70.0 + s, "b": 58.0}) for s in (0, 1)],
-        *[line("mine", s, {"a": 72.0 + s, "b": 59.0}) for s in (0, 1)],
-        *[line("best", s, {"a": 90.0, "b": 90.0}) for s in (0, 1)],
-    ]
+    values = {"local": (50.0, 60.0), "fedavg": (70.0, 58.0), "mine": (72.0, 59.0), "best": (90.0, 90.0)}
+    lines = [line(name, s, {"a": a + s, "b": b}) for name, (a, b) in values.items() for s in (0, 1)]
     lines.append(line("mine@self", 0, {"a": 99.0, "b": 99.0}))
     (place,) = rank_on_suite(tiny, "mine", lines)[0]
     assert (place["rank"], place["of"], place["reference"], place["hurt"], place["clients"]) == (2, 4, "fedavg", 1, 2)

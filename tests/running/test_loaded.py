@@ -144,18 +144,17 @@ def test_frames_that_do_not_fit_are_refused(tmp_path: Path, change: Any, said: s
         models.predict(change(rows), "a")
 
 
-def test_clients_that_are_not_known_are_refused_with_those_that_are(tmp_path: Path) -> None:
-    fed = small_federation()
-    fedkin.run("local", fed, rounds=1, training=PLAN, out=tmp_path / "own")
+def test_clients_that_are_not_known_are_refused_with_those_that_are(federation: Federation, tmp_path: Path) -> None:
+    fedkin.run("local", federation, rounds=1, training=PLAN, out=tmp_path / "own")
     models = fedkin.load(tmp_path / "own")
     each = "each client has its own model, so name one"
     wrong: dict[Any, str] = {"elsewhere": "no 'elsewhere' in this run", 1: "no 1 in this run", None: each}
     for client, said in wrong.items():
         with pytest.raises(ConfigError, match=f"client: {said}; known: site-"):
             models.predict(np.zeros((1, 5)), client)
-    fedkin.run("fedavg", fed, rounds=1, training=PLAN, out=tmp_path / "one")
+    fedkin.run("fedavg", federation, rounds=1, training=PLAN, out=tmp_path / "one")
     shared = fedkin.load(tmp_path / "one")
-    assert shared.predict(np.zeros((1, 5))) == shared.predict(np.zeros((1, 5)), fed.seen[0])
+    assert shared.predict(np.zeros((1, 5))) == shared.predict(np.zeros((1, 5)), federation.seen[0])
     with pytest.raises(ConfigError, match="leave client out to use it"):
         shared.predict(np.zeros((1, 5)), "elsewhere")
 
@@ -171,9 +170,8 @@ def test_nets_of_ones_own_need_their_modules(tmp_path: Path) -> None:
             return torch.relu(self.frozen(self.norm(self.layer(x))))
 
     fed, folder = small_federation(), tmp_path / "run"
-    result = fedkin.run(
-        "local", fed, rounds=2, model=(Body(), nn.Linear(7, 4)), training={**PLAN, "batch_size": 5}, out=folder
-    )
+    net = (Body(), nn.Linear(7, 4))
+    result = fedkin.run("local", fed, rounds=2, model=net, training={**PLAN, "batch_size": 5}, out=folder)
     with pytest.raises(ConfigError, match=r"modules of your own.*model=\(body, head\).*Linear\(in_features=5"):
         fedkin.load(folder).model(fed.seen[0])
     with pytest.raises(ConfigError, match=r"model: not the net of .*: body\.frozen\.bias is \[8\] here, \[7\] in the"):

@@ -106,6 +106,7 @@ def forget(*names: str) -> None:
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     (tmp_path / "own_average.py").write_text(METHOD)
+    (tmp_path / "own_net.py").write_text(NET)
     written(tmp_path / "e.toml", method={"name": "own_average.py:Mine"})
     return tmp_path
 
@@ -124,7 +125,6 @@ def test_a_method_of_a_file_gives_what_the_method_gives_and_is_named_as_it_says(
 
 
 def test_a_plain_torch_module_of_a_file_is_a_model_with_its_arguments_as_settings(place: Path) -> None:
-    (place / "own_net.py").write_text(NET)
     plan = load(place / "e.toml", [f"model.name={place}/own_net.py:Plain", "model.width=5", "model.head=fc"])
     assert plan.model.model_dump() == {"name": "Plain", "head": "fc", "width": 5}
     (place / "begun.toml").write_text(plan.to_toml())
@@ -138,7 +138,6 @@ def test_a_plain_torch_module_of_a_file_is_a_model_with_its_arguments_as_setting
 
 
 def test_a_module_a_class_of_modules_and_its_file_as_models_from_python(place: Path) -> None:
-    (place / "own_net.py").write_text(NET)
     federation = load(place / "e.toml").federation(place)
     train: dict[str, Any] = {"rounds": 1, "training": {"lr": 0.1}}
     by_name = fedkin.run("fedavg", federation, model=f"{place}/own_net.py:Plain", head="fc", **train)
@@ -158,7 +157,6 @@ def test_a_module_a_class_of_modules_and_its_file_as_models_from_python(place: P
 
 
 def test_the_models_of_a_run_with_own_parts_are_loaded_on_request_only(place: Path) -> None:
-    (place / "own_net.py").write_text(NET)
     plan = load(place / "e.toml", [f"model.name={place}/own_net.py:Plain", "training.rounds=1"])
     run_experiment(plan, place, place / "run")
     forget("Plain", "my-average")

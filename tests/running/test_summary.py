@@ -10,10 +10,10 @@ import pytest
 
 import fedkin
 from fedkin.engines import Score
+from fedkin.federation import Federation
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import run_experiment
 from fedkin.running.summary import prior_knowledge, warnings_of
-from support import small_federation
 from tiny import TABLE
 
 FINE = {"a": Score(10, 0.5, 8), "b": Score(10, 0.4, 7)}
@@ -60,8 +60,7 @@ def test_models_that_diverged_are_told_of() -> None:
     assert warnings_of({}, 5, lines(0.5, 2.0), FINE, "accuracy") == []
 
 
-def test_a_run_says_both_in_its_summary() -> None:
-    federation = small_federation()
+def test_a_run_says_both_in_its_summary(federation: Federation) -> None:
     found = fedkin.run("ifca", federation, rounds=2, clusters=2, warmup=2)
     assert found.summary["given"] == ["2 groups, given"]
     assert found.summary["warnings"][0].startswith("the warm-up of 2 rounds")

@@ -1,29 +1,36 @@
-"""Settings chosen on held-out training data: nobody's test samples, the best candidate, failures, going on later."""
+"""Settings chosen on held-out training data, and tables of comparisons and of every combination of settings."""
 
 from __future__ import annotations
 
+import csv
 import json
 import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import fedkin
 from fedkin.errors import ConfigError, RunError
 from fedkin.federation import Client, Federation
 from fedkin.methods import METHODS
 from fedkin.methods.mapl import Mapl
+from fedkin.records.comparison import comparison_rows
+from fedkin.records.models import StoredModels
 from fedkin.running.experiment import Experiment
-from fedkin.running.grid import Choice, HoldOut, held_out
+from fedkin.running.grid import Choice, HoldOut, Runs, check_choices, combinations, compare, held_out, rows, sweep
+from fedkin.running.loop import Stop, run_experiment
 from fedkin.running.tune import RATE, Candidate, Equal, at_the_border, best, tune
 from fedkin.settings import Span
-from support import present, small_federation
-from tiny import TABLE
+from support import present, same, small_federation
+from tiny import TABLE, CutAt
 
 SHORT: dict[str, Any] = {**TABLE, "training": {**TABLE["training"], "rounds": 2}}
 SOME, ONE = HoldOut("samples", 0.3), [Choice("training.lr", (0.1,))]
@@ -58,15 +65,13 @@ def test_held_out_clients_are_unseen_and_tested_on_training_samples(share: float
         assert len(getattr(client, tested)) == 0
 
 
-def test_clients_that_were_unseen_take_no_part_in_tuning() -> None:
-    federation = small_federation()
+def test_clients_that_were_unseen_take_no_part_in_tuning(federation: Federation) -> None:
     away = sorted(federation)[0]
     marked = [replace(client, seen=client.id != away) for client in federation.values()]
     assert away not in held_out(Federation(marked, federation.task), HoldOut("samples", 0.2), 0)
 
 
-def test_order_of_clients_changes_nothing() -> None:
-    federation = small_federation()
+def test_order_of_clients_changes_nothing(federation: Federation) -> None:
     turned = federation.reorder(list(reversed(list(federation))))
     for what in ("samples", "clients"):
         one, other = (held_out(f, HoldOut(what, 0.4), 3) for f in (federation, turned))
@@ -311,3 +316,152 @@ def test_a_border_is_said_for_numbers() -> None:
     tried = [{}, {RATE: 0.1, "method.mu": 1.0}, {RATE: 0.5, "method.mu": 0.2}, {RATE: 0.3, "method.mu": 0.5}]
     assert at_the_border(base, tried[1], tried) == ["lr: the smallest tried", "mu: the largest tried"]
     assert at_the_border(base, tried[3], tried) == at_the_border(base, {}, tried) == []
+
+
+# -- comparisons and sweeps, recomputed by hand from the runs' own records -----------------------------------------
+
+
+@pytest.mark.slow
+def test_table_against_the_records(tmp_path: Path) -> None:
+    results = compare(Runs(Experiment.of(TABLE)), ["local", "fedavg"], [0, 1, 2], tmp_path / "c")
+    rows = {row["method"]: row for row in comparison_rows(results)}
+
+    def last(method: str, seed: int) -> dict[str, float]:
+        found = pq.read_table(tmp_path / "c" / f"{method}-seed{seed}" / "clients.parquet").to_pandas()
+        found = found[found["round"] == 7]
+        return dict(zip(found["client"], found["accuracy"], strict=True))
+
+    means = [np.mean(list(last("fedavg", seed).values())) for seed in (0, 1, 2)]
+    assert rows["fedavg"]["mean"] == (pytest.approx(np.mean(means)), pytest.approx(np.std(means, ddof=1)))
+    gained = [[last("fedavg", seed)[id] - last("local", seed)[id] for id in last("local", seed)] for seed in (0, 1, 2)]
+    assert rows["fedavg"]["gain"][0] == pytest.approx(np.mean(gained))
+    assert rows["fedavg"]["hurt"][0] == pytest.approx(np.mean(np.array(gained) < -1e-9))
+    assert rows["local"]["gain"] is None
+    assert rows["local"]["bytes_up"] == (0.0, 0.0)
+    assert rows["fedavg"]["found"] is None
+    one, other = ((tmp_path / "c" / f"{name}-seed2" / "federation.json").read_bytes() for name in ("local", "fedavg"))
+    assert one == other
+
+
+@pytest.mark.slow
+def test_models_stay_in_the_folders_of_a_comparison(tmp_path: Path) -> None:
+    """Those of all runs together would not fit into memory."""
+    results = compare(Runs(Experiment.of(TABLE)), ["local", "fedavg"], [0], tmp_path / "c")
+    for name, by_seed in results.items():
+        result = by_seed[0]
+        assert isinstance(result.models, StoredModels)
+        alone = run_experiment(Experiment.of(TABLE).for_method(name), Path()).models
+        assert isinstance(alone, dict)
+        assert same(dict(result.models), alone)
+
+
+@pytest.mark.slow
+def test_models_that_no_folder_has_stay_with_the_result(tmp_path: Path) -> None:
+    for name, value in (("models", "none"), ("models_limit_mb", 1e-4)):
+        plan = Experiment.of(TABLE).with_changes(**{f"run.{name}": value})
+        result = compare(Runs(plan), ["fedavg"], [0], tmp_path / name)["fedavg"][0]
+        assert len(result.models) == len(result.scores)
+    assert len(compare(Runs(Experiment.of(TABLE)), ["fedavg"], [0])["fedavg"][0].models) == len(result.scores)
+
+
+def test_a_message_between_peers_is_sent_once() -> None:
+    def sent(method: str) -> tuple[float, float, float]:
+        result = fedkin.run(method, small_federation(), rounds=1, training={"local_steps": 1})
+        (row,) = comparison_rows({method: {0: result}})
+        return row["bytes_sent"][0], row["bytes_up"][0], row["bytes_down"][0]
+
+    once, up, down = sent("dfedavgm")
+    assert once == up == down > 0
+    both, up, down = sent("fedavg")
+    assert both == up + down
+
+
+# -- a combinations of settings: its runs are those of single experiments, and it goes on after a stop ---------------
+
+
+GRID = [Choice.parse("training.lr=0.05,0.5", "--grid"), Choice.parse("fedprox:method.mu=0,1", "--grid")]
+
+
+@pytest.fixture
+def small() -> Experiment:
+    return Experiment.of({**TABLE, "training": {**TABLE["training"], "rounds": 2}, "method": {"name": "fedprox"}})
+
+
+@pytest.mark.slow
+def test_every_run_is_that_of_its_settings(small: Experiment, tmp_path: Path) -> None:
+    found = sweep(Runs(small), ["local", "fedprox"], GRID, [0, 1], tmp_path / "s")
+    assert [(one.method, tuple(one.settings.values())) for one in found] == [
+        ("local", (0.05,)), ("local", (0.5,)),
+        ("fedprox", (0.05, 0)), ("fedprox", (0.05, 1)), ("fedprox", (0.5, 0)), ("fedprox", (0.5, 1)),
+    ]  # fmt: skip
+    alone = run_experiment(small.with_changes(**{"training.lr": 0.5, "method.mu": 1, "run.seed": 1}), Path("nowhere"))
+    assert found[-1].results[1].scores == alone.scores
+    assert alone.scores != found[-2].results[1].scores
+    assert all(isinstance(result.models, StoredModels) for one in found for result in one.results.values())
+    made = rows(found)
+    assert made[-1]["settings"] == "lr=0.5, mu=1"
+    assert made[-1]["mean"][0] == pytest.approx((found[-1].results[0].value + found[-1].results[1].value) / 2)
+    with (tmp_path / "s" / "sweep.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    assert [line["settings"] for line in lines] == [row["settings"] for row in made]
+    assert float(lines[0]["mean.mean"]) == pytest.approx(made[0]["mean"][0])
+
+
+def test_gains_are_against_local_with_the_same_settings(small: Experiment, tmp_path: Path) -> None:
+    found = sweep(Runs(small), ["local", "fedavg"], GRID[:1], [0], tmp_path / "s")
+    for row, alone, other in zip(rows(found)[2:], found[:2], found[2:], strict=True):
+        assert row["gain"][0] == pytest.approx(other.results[0].value - alone.results[0].value)
+
+
+@pytest.mark.slow
+def test_a_sweep_that_was_stopped_goes_on_and_ends_alike(small: Experiment, tmp_path: Path) -> None:
+    def stops(what: str, done: int, of: int) -> CutAt:
+        assert of == 4
+        return CutAt(1 if done == 2 else 99, "stop")
+
+    whole = sweep(Runs(small), ["fedprox"], GRID, [0], tmp_path / "whole")
+    with pytest.raises(Stop):
+        sweep(Runs(small), ["fedprox"], GRID, [0], tmp_path / "cut", watch=stops)
+    assert not (tmp_path / "cut" / "sweep.csv").exists()
+    watcher = Mock(**{"stopping.return_value": False})
+    again = sweep(Runs(small), ["fedprox"], GRID, [0], tmp_path / "cut", watch=lambda *_: watcher)
+    assert watcher.started.call_count == 2
+    assert [one.results[0].scores for one in again] == [one.results[0].scores for one in whole]
+    for name in ("plan.json", "experiment.toml"):
+        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    with pytest.raises(RunError, match="differs from what to sweep"):
+        sweep(Runs(small), ["fedprox"], GRID[:1], [0], tmp_path / "cut")
+
+
+def test_what_is_wrong_is_refused_before_anything_runs(small: Experiment, tmp_path: Path) -> None:
+    for choices, why in (
+        (["method.mu=0,-1"], r"^grid for fedprox: method\.mu"), (["training.lr=a,b"], "^grid for fedprox: training"),
+        (["training.lrr=1"], r"training\.lrr: no such setting"),
+        (["training.clients_per_round=2,99"], "99 clients a round"),
+    ):  # fmt: skip
+        wanted = [Choice.parse(text, "--grid") for text in choices]
+        with pytest.raises(ConfigError, match=why):
+            sweep(Runs(small), ["fedprox"], wanted, [0], tmp_path / "s")
+        assert not (tmp_path / "s").exists()
+
+
+def test_values_for_a_method_are_also_those_of_its_controls(small: Experiment, tmp_path: Path) -> None:
+    wanted = [Choice.parse("fedprox:method.mu=0.1,1", "--grid")]
+    check_choices(wanted, ["fedprox@self"], "--grid")
+    for name in ("fedprox", "fedprox@self"):
+        assert combinations(wanted, name) == [{"method.mu": 0.1}, {"method.mu": 1}]
+    assert combinations(wanted, "fedavg@self") == [{}]
+    found = sweep(Runs(small), ["fedavg", "fedprox@self"], wanted, [0], tmp_path / "s")
+    assert [(one.method, dict(one.settings)) for one in found] == [
+        ("fedavg", {}), ("fedprox@self", {"method.mu": 0.1}), ("fedprox@self", {"method.mu": 1}),
+    ]  # fmt: skip
+    with pytest.raises(ConfigError, match="method 'fedprox' does not run here; known: fedavg"):
+        check_choices(wanted, ["fedavg@self"], "--grid")
+
+
+def test_names_of_folders_differ_where_values_do(small: Experiment, tmp_path: Path) -> None:
+    wanted = [Choice.parse("model.hidden=[8],[4, 4]", "--grid")]
+    assert wanted[0].values == ([8], [4, 4])
+    found = sweep(Runs(small), ["fedavg"], wanted, [0], tmp_path / "s")
+    homes = [one.results[0].folder for one in found]
+    assert len({home.parent.name for home in homes if home is not None}) == 2

@@ -216,8 +216,7 @@ def test_every_sample_is_there_once_and_unseen_clients_stay() -> None:
         assert getattr(joined[POOLED], part).x is (getattr(apart[apart.seen[0]], part).x)
 
 
-def test_samples_of_different_arrays_are_joined_in_the_order_of_ids() -> None:
-    federation = small_federation()
+def test_samples_of_different_arrays_are_joined_in_the_order_of_ids(federation: Federation) -> None:
     joined = pooled(federation)[POOLED]
     ids = sorted(federation)
     x = torch.cat([federation[i].train.inputs(slice(None)) for i in ids])
