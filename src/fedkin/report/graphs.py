@@ -188,7 +188,7 @@ def graph_of(run: Result, ids: Sequence[str], runs: int = 1) -> dict[str, Any] |
     rounds = sorted(run.graphs)
     # Some methods' graphs contain all clients, not only a round's participants.
     present = max(len(run.graph_at(round).ids) for round in (rounds[0], rounds[-1]))
-    per_node = _links_per_client(present)
+    per_node = 5 if present <= 60 else 3 if present <= 300 else 2
     side = matrix_side(runs)
     kept = evenly(rounds, rounds_kept(present, runs))
     until = _valid_until(run)
@@ -212,10 +212,6 @@ def graph_of(run: Result, ids: Sequence[str], runs: int = 1) -> dict[str, Any] |
         "verdicts": verdict_data(graph, named.get(round), number, run.rounds), "moves": follower.moves,
         "history": _history(named, until, number, runs) if named else None,
     }  # fmt: skip
-
-
-def _links_per_client(clients: int) -> int:
-    return 5 if clients <= 60 else 3 if clients <= 300 else 2
 
 
 def _positions(mean: Array) -> tuple[list[float], list[float]]:

@@ -230,7 +230,10 @@ def _tree(
     tests: Evidence, groups: Sequence[JudgedGroup], number: Mapping[str, int], levels: Mapping[int, tuple[str, bool]]
 ) -> dict[str, Any]:
     """The `_NODES` nodes with most clients, each after its parent, and the last drawn node of each client."""
-    by_node = _groups_by_node(tests, groups)
+    by_client = {id: group for group in groups for id in group.members}
+    by_node = {leaf: by_client[id] for id, leaf in tests.leaf.items()}
+    by_node |= {group.node: group for group in groups if group.node is not None}
+    by_node = {node: (group.number, group.verdict) for node, group in by_node.items()}
     only = {leaf: number[id] for id, leaf in tests.leaf.items() if tests.sizes[leaf] == 1}
     kept, shown = _drawn_nodes(tests)
     below = Counter(shown)
@@ -247,14 +250,6 @@ def _tree(
     for id, leaf in tests.leaf.items():
         last[number[id]] = shown[leaf]
     return {"alpha": tests.alpha, "nodes": nodes, "all": len(tests.nodes), "leaf": last}
-
-
-def _groups_by_node(tests: Evidence, groups: Sequence[JudgedGroup]) -> dict[int, tuple[int, str]]:
-    """(number, verdict) of the group at each leaf of the tree, and at each node that is a group."""
-    by_client = {id: group for group in groups for id in group.members}
-    by_node = {leaf: by_client[id] for id, leaf in tests.leaf.items()}
-    by_node |= {group.node: group for group in groups if group.node is not None}
-    return {node: (group.number, group.verdict) for node, group in by_node.items()}
 
 
 def _drawn_nodes(tests: Evidence) -> tuple[list[int], list[int]]:

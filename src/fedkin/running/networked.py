@@ -385,7 +385,13 @@ def write_app(folder: Path, experiment: Path, out: Path, data_root: Path | None)
     """
     loaded = load(experiment)
     _check_for_flower(loaded)
-    _check_paths(loaded)
+    model = loaded.table.get("model", {})
+    nets = {f"model.nets.{name}": net for name, net in model.get("nets", {}).items()}
+    for where, net in {"model": model, **nets}.items():
+        if "path" in net and not Path(net["path"]).is_absolute():
+            raise ConfigError(
+                f"{where}.path: {net['path']} is not absolute, and Flower starts an app in a folder of its own"
+            )
     if any(folder.iterdir() if folder.is_dir() else ()):
         raise ConfigError(f"{folder}: not empty; name a new folder")
     package = folder / _APP
@@ -408,17 +414,6 @@ def _check_for_flower(experiment: Experiment) -> None:
             f"method.name: {experiment.method.name!r} has no server, and Flower has one: use fedkin net join"
         )
     settings_of(experiment)
-
-
-def _check_paths(experiment: Experiment) -> None:
-    """Raise ConfigError for a relative path: Flower starts an app in Flower's own folder."""
-    model = experiment.table.get("model", {})
-    nets = {f"model.nets.{name}": net for name, net in model.get("nets", {}).items()}
-    for where, net in {"model": model, **nets}.items():
-        if "path" in net and not Path(net["path"]).is_absolute():
-            raise ConfigError(
-                f"{where}.path: {net['path']} is not absolute, and Flower starts an app in a folder of its own"
-            )
 
 
 def _project(experiment: Experiment, out: Path, root: Path) -> dict[str, Any]:

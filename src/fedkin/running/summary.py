@@ -151,7 +151,9 @@ def warnings_of(
             f"bodies of nets were computed in {precision}: compare with runs of the same precision, or set "
             "run.precision = 'float32'"
         )
-    if _warms_up_to_the_end(method, rounds):
+    warmup, graph = method.get("warmup"), method.get("graph")
+    off = isinstance(graph, Mapping) and graph.get("on") is False
+    if isinstance(warmup, (int, float)) and 0 < rounds <= warmup and not off:
         warnings.append(
             f"the warm-up of {method['warmup']:g} rounds is not shorter than the run of {rounds}, so what follows it "
             "never began or had one round: set method.warmup lower or training.rounds higher"
@@ -165,12 +167,6 @@ def warnings_of(
     if divergence := _divergence(losses, scores):
         warnings.append(divergence)
     return warnings
-
-
-def _warms_up_to_the_end(method: Mapping[str, Any], rounds: int) -> bool:
-    warmup, graph = method.get("warmup"), method.get("graph")
-    off = isinstance(graph, Mapping) and graph.get("on") is False
-    return isinstance(warmup, (int, float)) and 0 < rounds <= warmup and not off
 
 
 def _divergence(losses: Sequence[float | None], scores: Mapping[str, Score]) -> str:
