@@ -153,9 +153,12 @@ def _comparison_row(
     if given := sorted({text for run in runs for text in run.summary.get("given", ())}):
         row["given"] = "; ".join(given)
     counts = {name: pair[0] for name in COUNTED if (pair := figures[name]) is not None}
+    with_control = any(split_control(other)[1] == "self" for other in results)
+    adds = added_by_exchange(method, results) if with_control else None
     return row | {
         **_further_metrics(by_seed, local), "gain": figures["gain"], "hurt": figures["hurt"],
-        "surely": counts if len(counts) == len(COUNTED) else None, "adds": _added(method, results),
+        "surely": counts if len(counts) == len(COUNTED) else None,
+        "adds": None if adds is None else {"mean": adds.value, "low": adds.low, "high": adds.high},
     }  # fmt: skip
 
 
@@ -182,11 +185,6 @@ def _further_metrics(by_seed: Mapping[int, Result], local: Mapping[int, Result] 
 def _metric_mean(run: Result, name: str) -> float | None:
     mean: float | None = (run.summary.get("metrics") or {}).get(name, {}).get("mean")
     return mean
-
-
-def _added(name: str, results: Mapping[str, Mapping[int, Result]]) -> dict[str, float | None] | None:
-    interval = added_by_exchange(name, results) if any(split_control(other)[1] == "self" for other in results) else None
-    return None if interval is None else {"mean": interval.value, "low": interval.low, "high": interval.high}
 
 
 def unequal_conditions(runs: Mapping[str, Result]) -> list[str]:

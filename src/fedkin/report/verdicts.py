@@ -233,17 +233,16 @@ def _tree(
     by_client = {id: group for group in groups for id in group.members}
     by_node = {leaf: by_client[id] for id, leaf in tests.leaf.items()}
     by_node |= {group.node: group for group in groups if group.node is not None}
-    by_node = {node: (group.number, group.verdict) for node, group in by_node.items()}
     only = {leaf: number[id] for id, leaf in tests.leaf.items() if tests.sizes[leaf] == 1}
     kept, shown = _drawn_nodes(tests)
     below = Counter(shown)
     nodes = []
     for place, node in enumerate(kept):
-        tested, (group, verdict) = tests.nodes[node], by_node.get(node, (None, None))
+        tested, judged = tests.nodes[node], by_node.get(node)
         nodes.append({
             "parent": None if tested.parent is None else shown[tested.parent], "size": tests.sizes[node],
             "said": tested.summary() if tested.p else "", "cut": bool(tests.children[node]),
-            "group": group, "verdict": verdict,
+            "group": judged and judged.number, "verdict": judged and judged.verdict,
             "client": only.get(node), "left": below[place] - 1, "level": levels.get(node),
         })  # fmt: skip
     last = [-1] * len(number)
