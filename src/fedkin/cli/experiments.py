@@ -230,6 +230,7 @@ def tune(
 def _run_tuning(start: GridCommand, candidates: list[Choice] | Equal, hold_out: str, json: bool) -> None:
     """Run every candidate, print them, and write tuned.toml."""
     from fedkin.running.grid import HoldOut
+    from fedkin.running.tune import best
     from fedkin.running.tune import tune as run_tuning
 
     loaded, folder, held = start.experiment, start.folder, HoldOut.parse(hold_out)
@@ -245,7 +246,12 @@ def _run_tuning(start: GridCommand, candidates: list[Choice] | Equal, hold_out: 
             f"judged on {held} of the training data, seeds {', '.join(map(str, start.seeds))}",
             f"experiment with the chosen settings: {folder / 'tuned.toml'}",
         )
-    _raise_if_all_failed(results)
+    failed = {name: tried[0].failed for name, tried in results.items() if best(tried, higher=True) is None}
+    if failed:
+        why = "; ".join(f"{name}: {first or 'nothing held out could be judged'}" for name, first in failed.items())
+        raise ConfigError(
+            f"every candidate failed of {', '.join(failed)}, whose settings stay as they were; of each the first: {why}"
+        )
 
 
 def _run_sweep(start: GridCommand, cells: list[Choice], json: bool) -> None:
@@ -286,18 +292,6 @@ def _print_tuning(results: Mapping[str, Sequence[Candidate]], metric: Metric, ex
     output.print_table(("method", "settings", f"{metric.title}, held out", ""), lines)
     if any(trial.faster is not None for tried in results.values() for trial in tried):
         output.say("a candidate counts as the worse of itself and of the one with twice its rate")
-
-
-def _raise_if_all_failed(results: Mapping[str, Sequence[Candidate]]) -> None:
-    """Raise ConfigError for methods without any judged candidate."""
-    from fedkin.running.tune import best
-
-    failed = {name: tried[0].failed for name, tried in results.items() if best(tried, higher=True) is None}
-    if failed:
-        why = "; ".join(f"{name}: {first or 'nothing held out could be judged'}" for name, first in failed.items())
-        raise ConfigError(
-            f"every candidate failed of {', '.join(failed)}, whose settings stay as they were; of each the first: {why}"
-        )
 
 
 def bench(
@@ -420,7 +414,13 @@ def start_or_resume(
     command: the command that wrote the folder to resume: run, compare or tune. methods: the value of --methods, which
     `changes` may name.
     """
-    _check_exists(experiment)
+    try:
+        if experiment is not None:
+            presets.preset_or_file(experiment).stat()
+    except FileNotFoundError:
+        raise presets.missing(experiment or Path()) from None
+    except (OSError, ValueError):
+        pass  # the reader of the file reports what is wrong with it
     from fedkin.running.experiment import load
     from fedkin.running.grid import split_names
     from fedkin.running.plugins import resolve_names
@@ -438,17 +438,6 @@ def start_or_resume(
         changes = [*changes, f"training.rounds={rounds}"]
     loaded = load(experiment, changes)
     return loaded, _new_folder(out, loaded.name), _data_root(None, data_root)
-
-
-def _check_exists(path: Path | None) -> None:
-    """Raise ConfigError for an experiment file or preset that does not exist, before slow imports."""
-    try:
-        if path is not None:
-            presets.preset_or_file(path).stat()
-    except FileNotFoundError:
-        raise presets.missing(path or Path()) from None
-    except (OSError, ValueError):
-        pass  # the reader of the file reports what is wrong with it
 
 
 def _check_resumable(folder: Path, command: str) -> None:

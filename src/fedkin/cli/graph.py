@@ -144,26 +144,23 @@ def _build(
     if groups == "planted":
         raise ConfigError("--groups planted: a table of signatures has no planted groups")
     similar = of_vectors(vectors) if len(ids) <= _LARGEST_FULL else None
-    affinity = _neighbour_graph(vectors, similarity, sparsify, groups) if similar is None else to_affinity(similar)
+    kind, _, k = sparsify.partition(":")
+    if similar is not None:
+        affinity = to_affinity(similar)
+    elif similarity != "cosine" or kind not in ("knn", "mutual"):
+        raise ConfigError(
+            f"{len(vectors)} clients are too many to compare all pairs; expected --similarity cosine and "
+            "--sparsify knn:K or mutual:K"
+        )
+    elif groups.partition(":")[0] == "hierarchical":
+        raise ConfigError(f"--groups {groups} compares all pairs; {len(vectors)} clients are too many")
+    else:
+        affinity = room.knn_graph(vectors, int(k), mutual=kind == "mutual")
     labels = to_groups(affinity, seed=seed, resolution=resolution, vectors=vectors)
     few = len(ids) <= _LARGEST_BETWEENNESS
     central = room.betweenness(affinity, normalised=True) if few else room.degree(affinity)
     values = {"betweenness" if few else "degree": central}
     return room.Graph(ids, affinity, groups=room.by_id(ids, labels), values=values), similar
-
-
-def _neighbour_graph(vectors: Any, similarity: str, sparsify: str, groups: str) -> Any:
-    from fedkin import graph as room
-
-    kind, _, k = sparsify.partition(":")
-    if similarity != "cosine" or kind not in ("knn", "mutual"):
-        raise ConfigError(
-            f"{len(vectors)} clients are too many to compare all pairs; expected --similarity cosine and "
-            "--sparsify knn:K or mutual:K"
-        )
-    if groups.partition(":")[0] == "hierarchical":
-        raise ConfigError(f"--groups {groups} compares all pairs; {len(vectors)} clients are too many")
-    return room.knn_graph(vectors, int(k), mutual=kind == "mutual")
 
 
 def _facts(result: Graph, similar: np.ndarray[Any, Any] | None) -> dict[str, Any]:
@@ -172,7 +169,22 @@ def _facts(result: Graph, similar: np.ndarray[Any, Any] | None) -> dict[str, Any
 
     from fedkin import graph as room
 
-    edges = sp.coo_array(result.weights)
+    edges, labels = sp.coo_array(result.weights), result.labels
+    size = np.bincount(labels)
+    rows = np.split(np.argsort(labels, kind="stable"), np.cumsum(size)[:-1])
+    # The mean similarity of each group's pairs; of its edges without a matrix of all pairs.
+    if similar is None:
+        inside = (labels[edges.row] == labels[edges.col]) & (edges.row != edges.col) & (edges.data != 0)
+        group = labels[edges.row[inside]]
+        total, pairs = np.bincount(group, edges.data[inside], len(size)), np.bincount(group, minlength=len(size))
+    else:
+        total = np.array([similar[np.ix_(of, of)].sum() - similar[of, of].sum() for of in rows])
+        pairs = size * (size - 1)
+    groups = [
+        {"size": int(size[at]), "inner_similarity": float(total[at] / pairs[at]) if pairs[at] else None,
+         "members": [result.ids[row] for row in rows[at].tolist()]}
+        for at in range(len(size))
+    ]  # fmt: skip
     measure, central = next(iter(result.values.items()))
     alone = np.asarray(result.weights.sum(axis=1)).ravel() == 0
     top = np.lexsort((np.arange(len(central)), -central))[:5]
@@ -180,33 +192,10 @@ def _facts(result: Graph, similar: np.ndarray[Any, Any] | None) -> dict[str, Any
         "clients": len(result.ids),
         "edges": int(np.count_nonzero((edges.row <= edges.col) & (edges.data != 0))),
         "modularity": room.modularity(result.weights, result.labels),
-        "groups": _groups(result, similar),
+        "groups": groups,
         "isolated": [result.ids[row] for row in np.flatnonzero(alone)],
         "central": [{"client": result.ids[row], measure: float(central[row])} for row in top if central[row] > 0],
     }
-
-
-def _groups(result: Graph, similar: np.ndarray[Any, Any] | None) -> list[dict[str, Any]]:
-    """Return size, members and mean similarity of each group's pairs; of its edges without a matrix of all pairs."""
-    import numpy as np
-    import scipy.sparse as sp
-
-    labels = result.labels
-    size = np.bincount(labels)
-    rows = np.split(np.argsort(labels, kind="stable"), np.cumsum(size)[:-1])
-    if similar is None:
-        edges = sp.coo_array(result.weights)
-        inside = (labels[edges.row] == labels[edges.col]) & (edges.row != edges.col) & (edges.data != 0)
-        group = labels[edges.row[inside]]
-        total, pairs = np.bincount(group, edges.data[inside], len(size)), np.bincount(group, minlength=len(size))
-    else:
-        total = np.array([similar[np.ix_(of, of)].sum() - similar[of, of].sum() for of in rows])
-        pairs = size * (size - 1)
-    return [
-        {"size": int(size[at]), "inner_similarity": float(total[at] / pairs[at]) if pairs[at] else None,
-         "members": [result.ids[row] for row in rows[at].tolist()]}
-        for at in range(len(size))
-    ]  # fmt: skip
 
 
 def _writers(result: Graph, title: str, seed: int) -> dict[str, Callable[[Path], Any]]:

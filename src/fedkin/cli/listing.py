@@ -45,21 +45,26 @@ def list_names(
     if kind == "presets":
         _presets(name, json)
         return
-    from fedkin.running.plugins import GROUPS, add_installed
-    from fedkin.running.plugins import KINDS as PARTS
+    from fedkin.running import plugins
+    from fedkin.settings import choose
 
-    section = GROUPS[kind]
-    add_installed()
-    parts = PARTS[section].known
+    section = plugins.GROUPS[kind]
+    plugins.add_installed()
+    parts = plugins.KINDS[section].known
     if name is not None:
-        name, part = _part_of(parts, name, section)
+        (name,), _ = plugins.resolve_names([name], section, section)
+        part = choose(parts, name, section)
+        part = part.part if section == "metric" else part
         facts, settings = _facts(part, kind), [] if kind == "metrics" else _settings(part, section)
         whole = {"name": name, **facts, "about": inspect.getdoc(part) or "", "settings": settings}
         if not printed_as_json(json, whole):
             _print_part(name, part, section, facts, settings)
         return
-    rows = [{"name": each, **_facts(part, kind), "about": _first_paragraph(part), "from": _origin(part)}
-            for each, part in parts.items()]  # fmt: skip
+    rows = [
+        {"name": each, **_facts(part, kind), "about": _first_paragraph(part),
+         "from": "" if (where := plugins.origin(part)) == "fedkin" else where}
+        for each, part in parts.items()
+    ]  # fmt: skip
     if printed_as_json(json, rows):
         return
     if kind == "methods":
@@ -90,16 +95,6 @@ def _preset(path: Path) -> dict[str, str]:
     return {"name": path.stem, "about": path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")}
 
 
-def _part_of(parts: Mapping[str, Any], name: str, section: str) -> tuple[str, Any]:
-    """Return a part and its name, given its name or FILE.py:CLASS."""
-    from fedkin.running.plugins import resolve_names
-    from fedkin.settings import choose
-
-    name = resolve_names([name], section, section)[0][0]
-    part = choose(parts, name, section)
-    return name, part.part if section == "metric" else part
-
-
 def _facts(part: Any, kind: str) -> dict[str, str]:
     """Return what a part declares beside its settings."""
     if kind == "methods":
@@ -110,13 +105,6 @@ def _facts(part: Any, kind: str) -> dict[str, str]:
     if kind == "metrics" and hasattr(part, "higher"):
         return {"better": "higher" if part.higher else "lower"}
     return {"planted groups": part.planted} if hasattr(part, "planted") else {}
-
-
-def _origin(part: Any) -> str:
-    """Return the file or package of a part; empty for fedkin's own."""
-    from fedkin.running.plugins import origin
-
-    return "" if (where := origin(part)) == "fedkin" else where
 
 
 def _first_paragraph(part: Any) -> str:

@@ -297,7 +297,14 @@ def ca(
 def _sign(folder: Path, requests: Sequence[Path], days: int, replace: bool) -> None:
     from fedkin.network import identity
 
-    key, ca = _read_ca(folder)
+    if not (folder / "ca.key").exists():
+        raise ConfigError(f"{folder}: no CA here (ca.key); make one: fedkin net ca {folder}")
+    key = identity.read_key(folder / "ca.key")
+    ca = identity.certificates_of(identity.read_file(folder / "ca.crt"), str(folder / "ca.crt"))[0]
+    if ca.public_key() != key.public_key():
+        raise ConfigError(f"{folder / 'ca.crt'}: this certificate is not for the key {folder / 'ca.key'}")
+    if ca.not_valid_after_utc < datetime.datetime.now(datetime.UTC):
+        raise ConfigError(f"{folder / 'ca.crt'}: this CA expired; make another in a new folder")
     read = [identity.request_of(identity.read_file(path), str(path)) for path in requests]
     names = [identity.common_name(request.subject, str(path)) for request, path in zip(read, requests, strict=True)]
     twice = sorted({name for name in names if names.count(name) > 1 or name == "ca"})
@@ -311,21 +318,6 @@ def _sign(folder: Path, requests: Sequence[Path], days: int, replace: bool) -> N
             f"certificate:  {folder / f'{name}.crt'}",
             *_certificate_lines(certificate),
         )
-
-
-def _read_ca(folder: Path) -> tuple[Any, x509.Certificate]:
-    """Return the key and the certificate of the CA in a folder; raises ConfigError if they cannot sign."""
-    from fedkin.network import identity
-
-    if not (folder / "ca.key").exists():
-        raise ConfigError(f"{folder}: no CA here (ca.key); make one: fedkin net ca {folder}")
-    key = identity.read_key(folder / "ca.key")
-    ca = identity.certificates_of(identity.read_file(folder / "ca.crt"), str(folder / "ca.crt"))[0]
-    if ca.public_key() != key.public_key():
-        raise ConfigError(f"{folder / 'ca.crt'}: this certificate is not for the key {folder / 'ca.key'}")
-    if ca.not_valid_after_utc < datetime.datetime.now(datetime.UTC):
-        raise ConfigError(f"{folder / 'ca.crt'}: this CA expired; make another in a new folder")
-    return key, ca
 
 
 def invite(
@@ -448,12 +440,10 @@ def _facts_of(signed: x509.Certificate | x509.CertificateSigningRequest) -> dict
 
 def _certificate_lines(signed: x509.Certificate | x509.CertificateSigningRequest) -> list[str]:
     """Return lines about a certificate or a request for one."""
-    from cryptography import x509
-
     facts = _facts_of(signed)
     lines = [f"request of:   {facts['subject']}"]
-    if isinstance(signed, x509.Certificate):
-        first, last = signed.not_valid_before_utc, signed.not_valid_after_utc
+    if "valid" in facts:
+        first, last = map(datetime.datetime.fromisoformat, facts["valid"])
         expired = " (expired)" if last < datetime.datetime.now(datetime.UTC) else ""
         lines = [
             f"subject:      {facts['subject']}", f"signed by:    {facts['signed by']}",
@@ -497,9 +487,16 @@ def status(
     Examples:
     fedkin net status runs/wards
     """
-    from fedkin.network.status import read_status
+    from fedkin.network.status import FILE, read_status
 
-    files, pause = _status_files(path), Event()
+    folder = path.parent if path.suffix == ".toml" else path
+    files = [folder / FILE] if (folder / FILE).exists() else sorted(folder.glob(f"*/{FILE}"))
+    if not files:
+        raise RunError(
+            f"{path}: no {FILE} here or in its folders; name the folder of a participant: that of --out of fedkin net "
+            "serve, or NAME-state beside the join file"
+        )
+    pause = Event()
     while True:
         statuses = {file: read_status(file) for file in files}
         if not printed_as_json(json, {str(file): status.model_dump() for file, status in statuses.items()}):
@@ -510,20 +507,6 @@ def status(
         if not watch or all(status.state != "running" for status in statuses.values()):
             return
         pause.wait(_EVERY)
-
-
-def _status_files(path: Path) -> list[Path]:
-    """Return the status files of a folder, or of the folders in it; raises RunError if there is none."""
-    from fedkin.network.status import FILE
-
-    folder = path.parent if path.suffix == ".toml" else path
-    files = [folder / FILE] if (folder / FILE).exists() else sorted(folder.glob(f"*/{FILE}"))
-    if not files:
-        raise RunError(
-            f"{path}: no {FILE} here or in its folders; name the folder of a participant: that of --out of fedkin net "
-            "serve, or NAME-state beside the join file"
-        )
-    return files
 
 
 def _print_status(file: Path, status: Status) -> None:

@@ -169,7 +169,12 @@ def _dates(texts: pa.ChunkedArray, name: str, stated: str | None) -> Typed | Non
     if (values := _cast(texts, pa.date32(), *_TIMES)) is not None:
         return values, ""
     if _all(pc.match_substring_regex(texts, _TIME_OF_DAY)):
-        _check_zones(texts, name)
+        zoned = pc.match_substring_regex(texts, _ZONED)
+        if pc.any(zoned).as_py() and not _all(zoned):
+            rows = [rows_where(each)[0] for each in (zoned, pc.invert(zoned))]
+            one, other = (f"{texts[row].as_py()!r} in row {row + 1}" for row in rows)
+            where = f"column {escaped(name, 60)!r}: {one} has a time zone, {other} has none"
+            raise Refused(f"{where}; write all with a zone, or all without")
     if stated is None and not _all(pc.match_substring_regex(texts, _DOTTED_DATE)):
         return None
     values = pc.strptime(texts, format=DATES[stated or "D.M.Y"], unit="s", error_is_null=True)
@@ -177,16 +182,6 @@ def _dates(texts: pa.ChunkedArray, name: str, stated: str | None) -> Typed | Non
         return None
     note = "" if stated else f"{texts.drop_null()[0].as_py()!r} is read as day.month.year"
     return values.cast(pa.date32()), note
-
-
-def _check_zones(texts: pa.ChunkedArray, name: str) -> None:
-    """Raise Refused if some times have a zone and others have none."""
-    zoned = pc.match_substring_regex(texts, _ZONED)
-    if pc.any(zoned).as_py() and not _all(zoned):
-        rows = [rows_where(each)[0] for each in (zoned, pc.invert(zoned))]
-        one, other = (f"{texts[row].as_py()!r} in row {row + 1}" for row in rows)
-        where = f"column {escaped(name, 60)!r}: {one} has a time zone, {other} has none"
-        raise Refused(f"{where}; write all with a zone, or all without")
 
 
 def code_example(cells: pa.ChunkedArray, typed: pa.ChunkedArray) -> str:
@@ -249,13 +244,8 @@ def _marked_numbers(
             raise Refused(f"column {escaped(name, 60)!r}: {_two_meanings(texts, mark)}")
         numbers = next(numbers for marks, numbers in readings.items() if marks[0] == mark)
     canonical = dict(zip(values, numbers, strict=True))
-    return _as_numbers(texts, canonical), _note_of_change(canonical)
-
-
-def _note_of_change(canonical: Mapping[str, str]) -> str:
-    """The note on the first number that is written otherwise than it is read."""
     changed = next((value for value, number in canonical.items() if number != value), None)
-    return "" if changed is None else f"{changed!r} is read as {canonical[changed]}"
+    return _as_numbers(texts, canonical), "" if changed is None else f"{changed!r} is read as {canonical[changed]}"
 
 
 def _as_numbers(texts: pa.ChunkedArray, canonical: Mapping[str, str]) -> pa.ChunkedArray:

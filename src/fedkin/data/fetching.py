@@ -128,21 +128,13 @@ def _download(file: File, place: Path, say: Callable[[str], None]) -> None:
     part.replace(place)
 
 
-def _opened(url: str, have: int) -> http.client.HTTPResponse:
-    """Ask for a file from this byte on."""
-    headers = {"User-Agent": "fedkin"}
-    if have:
-        headers["Range"] = f"bytes={have}-"
-    request = urllib.request.Request(url, headers=headers)
-    answer: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=_WAIT)
-    return answer
-
-
 def _download_rest(url: str, part: Path, say: Callable[[str], None]) -> None:
     """Download what `part` still lacks of the file at `url`."""
     have = part.stat().st_size if part.exists() else 0
     try:
-        answer = _opened(url, have)
+        headers = {"User-Agent": "fedkin", **({"Range": f"bytes={have}-"} if have else {})}
+        request = urllib.request.Request(url, headers=headers)
+        answer: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=_WAIT)
     except urllib.error.HTTPError as error:
         if error.code != _GONE or not have:
             raise

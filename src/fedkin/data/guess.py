@@ -94,17 +94,13 @@ def _target_of(y: npt.NDArray[Any], path: Path) -> str | None:
     if y.dtype.kind not in "buif" or y.ndim not in (1, 2) or (y.dtype.kind != "f" and y.ndim == 1):
         return None
     whole = bool((y % 1 == 0).all())
-    if whole and _is_one_hot(y):
+    if whole and y.ndim == 2 and y.shape[1] > 1 and (y >= 0).all() and (y.sum(1) == 1).all():
         raise ConfigError(f"{path}: array y has a column for each class; store their numbers: y.argmax(1)")
     if whole and y.size == len(y) and len(np.unique(y)) <= CLASSES:
         shape = f"{y.dtype} {list(y.shape)}"
         raise ConfigError(f"{path}: array y holds whole numbers as {shape}; store classes as whole numbers [n] "
                           "(y.ravel().astype(int)), or say --kind regression")  # fmt: skip
     return "regression"
-
-
-def _is_one_hot(y: npt.NDArray[Any]) -> bool:
-    return bool(y.ndim == 2 and y.shape[1] > 1 and (y >= 0).all() and (y.sum(1) == 1).all())
 
 
 def _scale(x: torch.Tensor) -> dict[str, list[float]]:

@@ -185,21 +185,6 @@ def read_folder(
     all files if they are texts in one: "007" in one file, 12 in another. Logs which entries are left out; raises
     DataError.
     """
-    tables, empty = _tables_in(place, read, endings)
-    if client is None:
-        tables = _with_clients(tables, endings)
-    if tables:
-        _check_columns(tables, leave_out)
-        return _joined(place, tables, leave_out, coded), client or FILE
-    if empty is None:
-        raise DataError(f"{place}: no {' or '.join(endings)} in it; expected one file for each client")
-    return empty, client or FILE
-
-
-def _tables_in(
-    place: Path, read: Callable[[Path], pa.Table], endings: Sequence[str]
-) -> tuple[dict[Path, pa.Table], pa.Table | None]:
-    """(the tables with rows, by file; a table without rows, if there is one); logs which entries are left out."""
     entries = sorted(path for path in place.iterdir() if not path.name.startswith("."))
     tables, left_out, empty = dict[Path, pa.Table](), list[str](), None
     for path in entries:
@@ -215,7 +200,14 @@ def _tables_in(
     if left_out:
         reasons = first_few(left_out)
         _LOG.warning("%s: %d of %d entries are left out: %s", place, len(left_out), len(entries), reasons)
-    return tables, empty
+    if client is None:
+        tables = _with_clients(tables, endings)
+    if tables:
+        _check_columns(tables, leave_out)
+        return _joined(place, tables, leave_out, coded), client or FILE
+    if empty is None:
+        raise DataError(f"{place}: no {' or '.join(endings)} in it; expected one file for each client")
+    return empty, client or FILE
 
 
 def _with_clients(tables: Mapping[Path, pa.Table], endings: Sequence[str]) -> dict[Path, pa.Table]:

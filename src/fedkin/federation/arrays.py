@@ -278,20 +278,16 @@ def _samples(data: Any) -> Iterator[Any]:
 def _input_and_target(item: Any, place: str, target: str | None) -> tuple[Any, Any]:
     """(inputs, target) of a sample or batch: a pair, or a dict in which the target has a name."""
     if isinstance(item, Mapping):
-        return _split_dict(item, place, target)
+        names = [name for name in (_TARGETS if target is None else (target,)) if name in item]
+        if not names:
+            lacks, has = target or " or ".join(_TARGETS), ", ".join(map(str, item)) or "nothing"
+            raise DataError(f"{place}: no {lacks!r} in it, only {has}; name the target: target=...")
+        rest = {key: value for key, value in item.items() if key != names[0]}
+        return (next(iter(rest.values())) if len(rest) == 1 else rest), item[names[0]]
     if not isinstance(item, Sequence) or isinstance(item, str) or len(item) != 2:
         got = f"{type(item).__name__} of {len(item)}" if isinstance(item, Sequence) else type(item).__name__
         raise DataError(f"{place}: expected (input, target), or a dict of inputs and target, got {got}")
     return item[0], item[1]
-
-
-def _split_dict(item: Mapping[Any, Any], place: str, target: str | None) -> tuple[Any, Any]:
-    names = [name for name in (_TARGETS if target is None else (target,)) if name in item]
-    if not names:
-        lacks, has = target or " or ".join(_TARGETS), ", ".join(map(str, item)) or "nothing"
-        raise DataError(f"{place}: no {lacks!r} in it, only {has}; name the target: target=...")
-    rest = {key: value for key, value in item.items() if key != names[0]}
-    return (next(iter(rest.values())) if len(rest) == 1 else rest), item[names[0]]
 
 
 def _array(value: Any, place: str, batch: bool) -> npt.NDArray[Any]:

@@ -363,16 +363,12 @@ def _check_inputs(where: str, samples: Samples, task: Task, checked: set[tuple[i
             raise DataError(f"{place} are {array.dtype}; expected {expected}, as the task's and other clients' are")
         if samples.scale is not None and (alone or array.dtype == torch.uint8):
             samples.scale.check(wanted[0] if wanted else 1, f"{where}: scale")
-        _check_finite(place, array, checked)
-
-
-def _check_finite(place: str, array: Tensor, checked: set[tuple[int, int]]) -> None:
-    # Clients usually share one array: looking for NaN in it once is enough.
-    stored = (array.data_ptr(), array.numel())
-    if array.is_floating_point() and stored not in checked:
-        checked.add(stored)
-        if not is_finite(array):
-            raise DataError(f"{place} hold NaN or infinite values (with 32 bits)")
+        # Clients usually share one array: looking for NaN in it once is enough.
+        stored = (array.data_ptr(), array.numel())
+        if array.is_floating_point() and stored not in checked:
+            checked.add(stored)
+            if not is_finite(array):
+                raise DataError(f"{place} hold NaN or infinite values (with 32 bits)")
 
 
 def _check_targets(where: str, targets: Tensor, task: Task) -> None:

@@ -343,20 +343,20 @@ def target_of_classes(kind: Kind, different: Collection[str], text: bool, event:
     different: the target's values at all clients; text: whether they are texts. event: that of a risk, which has two
     classes; None: the class that sorts last, whether its letters are capital or small.
     """
-    classes = _sorted_classes(different, kind, text)
-    if len(classes) < 2:
-        raise DataError(f"{where} is {classes[0]!r} in every row; expected at least 2 classes")
-    if kind == "risk":
-        classes = _event_last(classes, event, where)
-    return Target(kind, tuple(classes))
-
-
-def _sorted_classes(different: Collection[str], kind: Kind, text: bool) -> list[str]:
     key: Callable[[str], Any] = str.casefold if kind == "risk" else str
     if not text and all(map(is_number, different)):
         key = _exact
     # Sorted twice: the order of a set, which differs from process to process, must not decide between equal keys.
-    return sorted(sorted(map(str, different)), key=key)
+    classes = sorted(sorted(map(str, different)), key=key)
+    if len(classes) < 2:
+        raise DataError(f"{where} is {classes[0]!r} in every row; expected at least 2 classes")
+    if kind == "risk":
+        if len(classes) != 2:
+            raise DataError(f"{where} has {len(classes)} values; a risk has two: kind='classification'?")
+        if event is not None and event not in classes:
+            raise DataError(f"{where}: positive: no value {event!r}; expected {classes[0]!r} or {classes[1]!r}")
+        classes = sorted(classes, key=lambda value: value == event)
+    return Target(kind, tuple(classes))
 
 
 def _exact(text: str) -> int | float:
@@ -365,15 +365,6 @@ def _exact(text: str) -> int | float:
         return int(text)
     except ValueError:  # a fraction, or more digits than Python reads
         return float(text)
-
-
-def _event_last(classes: list[str], event: str | None, where: str) -> list[str]:
-    """The two values of a risk, the event last (None: in the same order); raises DataError for other values."""
-    if len(classes) != 2:
-        raise DataError(f"{where} has {len(classes)} values; a risk has two: kind='classification'?")
-    if event is not None and event not in classes:
-        raise DataError(f"{where}: positive: no value {event!r}; expected {classes[0]!r} or {classes[1]!r}")
-    return sorted(classes, key=lambda value: value == event)
 
 
 def kind_of(different: Collection[str], text: bool) -> Kind:

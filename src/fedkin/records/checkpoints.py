@@ -109,7 +109,14 @@ class Checkpoints:
             )
         if wrong := files.faults(self.folder, seal.files, (n for n in seal.files if not n.startswith(_RESULTS))):
             raise RunError(wrong[0])
-        return Checkpoint(round, _state_in(path, round), seal)
+        try:
+            state = codec.read(path)
+            if state.pop("round") != round:
+                raise ValueError("it is of another round")
+            dict(state["engine"], **state["seconds"])
+        except (MethodError, KeyError, TypeError, ValueError, OSError) as error:
+            raise RunError(f"{path}: not a checkpoint ({error})") from None
+        return Checkpoint(round, state, seal)
 
     def _rounds(self) -> list[int]:
         return sorted(reading.files_in(self.place, "safetensors"))
@@ -128,15 +135,3 @@ class Checkpoints:
                 return []
             raise
         return [round]
-
-
-def _state_in(path: Path, round: int) -> dict[str, Any]:
-    """Read the state of a checkpoint; raises RunError if it is not that of this round."""
-    try:
-        state = codec.read(path)
-        if state.pop("round") != round:
-            raise ValueError("it is of another round")
-        dict(state["engine"], **state["seconds"])
-    except (MethodError, KeyError, TypeError, ValueError, OSError) as error:
-        raise RunError(f"{path}: not a checkpoint ({error})") from None
-    return state

@@ -65,15 +65,14 @@ def figures(scores: Mapping[str, Score], task: Task) -> dict[str, Any]:
     row: dict[str, Any] = dict(statistics(values, task.metric))
     if values:
         row["variance"] = float(((100 if task.metric.share else 1) * np.array(values)).var())
-    row |= _pooled_share(tested) if classification else _further_figures(tested, task)
+    if classification:
+        count = sum(score.n for score in tested)
+        share = sum(score.right for score in tested) / count
+        row |= {"pooled": share, "stderr": math.sqrt(share * (1 - share) / count)}
+    else:
+        row |= _further_figures(tested, task)
     row |= {"loss": _finite(float(np.mean([score.loss for score in tested]))), "clients": len(values)}
     return row if classification else row | {"left_out": len(tested) - len(values)}
-
-
-def _pooled_share(tested: Sequence[Score]) -> dict[str, Any]:
-    count = sum(score.n for score in tested)
-    share = sum(score.right for score in tested) / count
-    return {"pooled": share, "stderr": math.sqrt(share * (1 - share) / count)}
 
 
 def _further_figures(tested: Sequence[Score], task: Task) -> dict[str, Any]:
@@ -277,15 +276,12 @@ def privacy_sentence(entry: Mapping[str, Any]) -> str:
     open = ", ".join(f"{', '.join(fields)} ({phase})" for phase, fields in entry["open"].items())
     of_what = "of one sample, in private training" if entry.get("sample_epsilon") else f"at most {count:,} releases"
     sentence = f"{number} at delta {entry['delta']:g}, {of_what}; sent as they are: {open or 'nothing'}"
-    if most is None or not (entry.get("signature_epsilon") or entry.get("sample_epsilon")):
+    in_training = bool(entry.get("sample_epsilon"))
+    if most is None or not (entry.get("signature_epsilon") or in_training):
         return sentence
-    return f"{sentence}; {_guessed(most, entry['delta'], bool(entry.get('sample_epsilon')))}"
-
-
-def _guessed(epsilon: float, delta: float, in_training: bool) -> str:
-    """How often one row can be guessed. in_training: epsilon is that of private training, else of a signature."""
     # Of two equally likely data sets, the right one is found in at most (e^epsilon + delta) / (e^epsilon + 1) of cases.
-    right = (1 + delta * math.exp(-epsilon)) / (1 + math.exp(-epsilon))
+    right = (1 + entry["delta"] * math.exp(-most)) / (1 + math.exp(-most))
     # With a signature, n is known, so data sets differ in one row's value. In training, they differ in one row more.
     row, what = ("one more row", "whether it is there") if in_training else ("one row", "which of two values it has")
-    return f"{row} costs epsilon {epsilon:.2f}: {what} can be guessed in at most {right:.2%} of cases (chance: 50%)"
+    costs = f"{row} costs epsilon {most:.2f}: {what} can be guessed in at most {right:.2%} of cases (chance: 50%)"
+    return f"{sentence}; {costs}"

@@ -34,18 +34,13 @@ def headline(data: Data) -> str:
     gains = [row["gain"] for row in rows if row["gain"] is not None and row["gain"]["low"] is not None]
     above, below = sum(gain["low"] > 0 for gain in gains), sum(gain["high"] < 0 for gain in gains)
     rank, rest = sum(row["rank"] for row in rows) / len(rows), len(rows) - above - below
+    gain, given = data["mean_gain"], sorted({text for row in data["federations"] for text in row["given"]})
+    mean = "" if gain is None else f"; in the mean of {gain['federations']} federations {interval(gain)} points from it"
     return (
         f"{data['method']}: mean rank {rank:.1f} over {len(rows)} of {len(data['federations'])} federations; surely "
         f"above the best simple method on {above}, surely below on {below}, not told apart on {rest}"
-        f"{_in_the_mean(data)}"
+        f"{mean}{''.join(f'; {text}' for text in given)}"
     )
-
-
-def _in_the_mean(data: Data) -> str:
-    """The mean difference over federations, and what the method was told, for the headline."""
-    gain, given = data["mean_gain"], sorted({text for row in data["federations"] for text in row["given"]})
-    mean = "" if gain is None else f"; in the mean of {gain['federations']} federations {interval(gain)} points from it"
-    return mean + "".join(f"; {text}" for text in given)
 
 
 def budget(data: Data) -> str:

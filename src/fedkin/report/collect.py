@@ -59,7 +59,11 @@ def collect(places: Sequence[Path]) -> dict[str, Any]:
         },
         "warnings": _warnings(reported), "events": _client_events(reported),
         "unlike": [] if about.tuned else unequal_conditions({entry.title: entry.run for entry in reported}),
-        "missing": missing_of(reported), "privacy": _privacy(reported),
+        "missing": missing_of(reported),
+        "privacy": [
+            {"label": entry.label, "seed": entry.run.seed, "told": privacy_sentence(entry.run.summary["privacy"])}
+            for entry in reported if entry.run.summary.get("privacy")
+        ],
         "measures": measures_of(by_label),
         "ranks": ranks.ranks_section(ranks.ranking(ranks.entries(runs), metric.higher)),
         "chosen": about.chosen_on if about.candidates > 1 else "", "rerun": rerun(reported),
@@ -135,14 +139,6 @@ def _warnings(reported: Sequence[ReportRun]) -> list[str]:
     ]
 
 
-def _privacy(reported: Sequence[ReportRun]) -> list[dict[str, Any]]:
-    """What each run under `[privacy]` released, in words."""
-    return [
-        {"label": entry.label, "seed": entry.run.seed, "told": privacy_sentence(entry.run.summary["privacy"])}
-        for entry in reported if entry.run.summary.get("privacy")
-    ]  # fmt: skip
-
-
 def _client_events(reported: Sequence[ReportRun]) -> list[str]:
     """The first sentences about clients that joined and left; each once, since all methods have the same events."""
     every = list(dict.fromkeys(text for entry in reported for text in entry.run.summary.get("events") or ()))
@@ -161,18 +157,13 @@ def _curve(run: Result, most: int) -> dict[str, list[Any]]:
     for row, so_far in zip(run.rounds, sent, strict=True):
         if row["round"] in kept:
             values = {"round": row["round"], "bytes": so_far, "seconds": seconds.get(row["round"])}
-            for name, value in (values | _figures_of_round(row, run)).items():
+            scored, groups = row[run.metric.name] or {}, row["groups"] or {}
+            figures = {name: scored.get(name) for name in ("mean", "worst10", "worst20", "std")}
+            if run.unseen:
+                figures |= {"unseen": (row.get("unseen") or {}).get("mean"), "gap": row.get("gap")}
+            for name, value in (values | figures | {name: groups.get(name) for name in ("found", "ari")}).items():
                 curve[name].append(_six_digits(value))
     return dict(curve)
-
-
-def _figures_of_round(row: Mapping[str, Any], run: Result) -> dict[str, float | None]:
-    """The figures of a round that are drawn; None if unknown."""
-    scored, groups = row[run.metric.name] or {}, row["groups"] or {}
-    figures = {name: scored.get(name) for name in ("mean", "worst10", "worst20", "std")}
-    if run.unseen:
-        figures |= {"unseen": (row.get("unseen") or {}).get("mean"), "gap": row.get("gap")}
-    return figures | {name: groups.get(name) for name in ("found", "ari")}
 
 
 def _has_figures(row: Mapping[str, Any], metric: str) -> bool:
@@ -187,8 +178,11 @@ def _row(label: str, of_method: Sequence[ReportRun], runs: Sequence[Result]) -> 
         run = entry.run
         # Only if higher is better: shares of an error say nothing about fairness.
         last = list(run.values.values()) if run.metric.higher else []
+        # Of each client, the events or the non-events, whichever are fewer; only in a risk task.
+        rarer = [min(outcomes.events, len(outcomes) - outcomes.events) for id, outcomes in run.outcomes.items()
+                 if outcomes.events is not None and id not in run.unseen]  # fmt: skip
         figures.append({
-            **figures_of(run, entry.gain), "events": _events(run), "entropy": ranks.entropy(last),
+            **figures_of(run, entry.gain), "events": min(rarer, default=None), "entropy": ranks.entropy(last),
             "jain": ranks.jain(last),
         })  # fmt: skip
     half = student(len(of_method))
@@ -210,13 +204,6 @@ def _adds(of_method: Sequence[Result], runs: Sequence[Result]) -> list[float] | 
             gains[run.seed] = gain
     adds = added(gains) if len(gains) == len(of_method) else None
     return None if adds is None else [adds.value, 0.0 if adds.high is None else adds.high - adds.value]
-
-
-def _events(run: Result) -> float | None:
-    """In a risk task, the smallest number of events or of non-events at any client; None in other tasks."""
-    rarer = [min(outcomes.events, len(outcomes) - outcomes.events) for id, outcomes in run.outcomes.items()
-            if outcomes.events is not None and id not in run.unseen]  # fmt: skip
-    return min(rarer, default=None)
 
 
 def _six_digits(value: float | None) -> float | None:

@@ -92,17 +92,13 @@ def _read(run: Result, round: int, clients: Container[str]) -> Features:
     return features
 
 
-def _few(cloud: Cloud, most: int) -> Cloud:
-    """The points of the server and of the first clients, up to the limit."""
-    counts = np.bincount(cloud.client[cloud.client >= 0], minlength=1)
-    kept = max(int(np.searchsorted(np.cumsum(counts), most, side="right")), 1)
-    rows = cloud.client < kept
-    return Cloud(cloud.client[rows], cloud.label[rows], cloud.points[rows])
-
-
 def _drawn(whole: Cloud, final: Cloud | None, place: Sequence[int], most: int) -> dict[str, Any]:
     """Positions of at most this number of points in -1..1, along the principal axes of the `final` points."""
-    cloud = _few(whole, most)
+    # Points of the server, and of as many first clients as the limit allows.
+    counts = np.bincount(whole.client[whole.client >= 0], minlength=1)
+    kept = max(int(np.searchsorted(np.cumsum(counts), most, side="right")), 1)
+    rows = whole.client < kept
+    cloud = Cloud(whole.client[rows], whole.label[rows], whole.points[rows])
     same = final is not None and final.points.shape[1] == cloud.points.shape[1]
     at = pca(final.points if final is not None and same else cloud.points, cloud.points)
     x, y = np.round(at / max(float(np.abs(at).max(initial=0.0)), 1e-12), 3).T.tolist()

@@ -188,10 +188,11 @@ def graph_of(run: Result, ids: Sequence[str], runs: int = 1) -> dict[str, Any] |
     rounds = sorted(run.graphs)
     # Some methods' graphs contain all clients, not only a round's participants.
     present = max(len(run.graph_at(round).ids) for round in (rounds[0], rounds[-1]))
-    per_node = _links_per_client(present)
+    per_node = 5 if present <= 60 else 3 if present <= 300 else 2
     side = matrix_side(runs)
     kept = evenly(rounds, rounds_kept(present, runs))
-    until = _valid_until(run)
+    # For each round with a graph, the last round before the next graph.
+    until = dict(zip(rounds, [*(after - 1 for after in rounds[1:]), _last_round(run)], strict=True))
     follower = Follower()
     named: dict[int, dict[str, int]] = {}
     frames: list[dict[str, Any]] = []
@@ -214,10 +215,6 @@ def graph_of(run: Result, ids: Sequence[str], runs: int = 1) -> dict[str, Any] |
     }  # fmt: skip
 
 
-def _links_per_client(clients: int) -> int:
-    return 5 if clients <= 60 else 3 if clients <= 300 else 2
-
-
 def _positions(mean: Array) -> tuple[list[float], list[float]]:
     """Positions of clients, from each pair's mean weight over the rounds in which both clients were present."""
     row, column = strongest(mean, 6)
@@ -225,12 +222,6 @@ def _positions(mean: Array) -> tuple[list[float], list[float]]:
     xy = places(links + links.T, 0)
     x, y = np.round(xy / max(1.0, float(np.abs(xy).max())), 3).T.tolist()
     return x, y
-
-
-def _valid_until(run: Result) -> dict[int, int]:
-    """For each round with a graph, the last round before the next graph."""
-    rounds = sorted(run.graphs)
-    return dict(zip(rounds, [*(after - 1 for after in rounds[1:]), _last_round(run)], strict=True))
 
 
 def rounds_kept(clients: int, runs: int) -> int:
@@ -266,11 +257,13 @@ def _frame(
     order = np.lexsort((client, group))
     weights, group, client = weights[np.ix_(order, order)], group[order], client[order]
     row, column = strongest(weights, per_node)
+    matrix, starts = blocks(weights, side)
     frame = {
         "clients": client.tolist(), "groups": group.tolist() if named else None, "strength": _short(weights.sum(1)),
         "from": client[row].tolist(), "to": client[column].tolist(), "weight": _short(weights[row, column]),
         "values": {name: _short(graph.values[name][order]) for name in _VALUES if _has_numbers(graph, name)},
-        **_matrix(weights, side),
+        "side": len(matrix), "starts": starts.tolist() if len(matrix) < len(weights) else None,
+        **pack_matrix(matrix, 0),
     }  # fmt: skip
     return frame, weights, client
 
@@ -279,13 +272,6 @@ def _has_numbers(graph: Graph, name: str) -> bool:
     """Whether a graph has this value as one finite number for each client: a file may hold any values."""
     values = graph.values.get(name)
     return values is not None and values.ndim == 1 and values.dtype.kind in "biuf" and bool(np.isfinite(values).all())
-
-
-def _matrix(weights: Array, side: int) -> dict[str, Any]:
-    """The page's data of a matrix of weights; averaged over neighbours if there are many."""
-    matrix, starts = blocks(weights, side)
-    first_rows = starts.tolist() if len(matrix) < len(weights) else None
-    return {"side": len(matrix), "starts": first_rows, **pack_matrix(matrix, 0)}
 
 
 def _history(

@@ -28,8 +28,11 @@ def page(data: Data, answer: dict[str, Any] | None = None) -> str:
     titles, again, runs = titles_in(data), data["rerun"], data["runs"]
     keys = ("label", "seed", "rounds", "engine", "dtype", "precision", "parameters", "seconds")
     none = "no-gain" if _kinds(data) - {LOCAL} else "only-local"
+    warnings = [*(f"Warning: {text}" for text in data["warnings"]), *data["events"]]
+    if data["unfinished"]:
+        warnings.insert(0, f"Not finished, and therefore not on this page: {', '.join(data['unfinished'])}")
     return render(
-        "page.html", version=__version__, data=data, context=_context(data), warnings=_warnings(data), answer=answer,
+        "page.html", version=__version__, data=data, context=_context(data), warnings=warnings, answer=answer,
         sections=sections(data, answer is not None), comparison=_comparison(data), titles=titles,
         graphs=any(run["graph"] for run in runs), gain="gain" if _any(runs, "gain") else none,
         risks={"heads": RISK_HEADS, "rows": risk_rows(runs, titles)}, traffic=traffic_tables(data["phases"], titles),
@@ -40,13 +43,6 @@ def page(data: Data, answer: dict[str, Any] | None = None) -> str:
         embedded=embedded({name: data[name] for name in _EMBEDDED}), unpack=unpacking(),
         script="\n".join(map(file_text, _SCRIPTS)),
     )  # fmt: skip
-
-
-def _warnings(data: Data) -> list[str]:
-    warnings = [*(f"Warning: {text}" for text in data["warnings"]), *data["events"]]
-    if data["unfinished"]:
-        warnings.insert(0, f"Not finished, and therefore not on this page: {', '.join(data['unfinished'])}")
-    return warnings
 
 
 def _context(data: Mapping[str, Any]) -> str:
@@ -164,26 +160,20 @@ def _columns(metric: Mapping[str, Any]) -> Sequence[Column]:
 
 
 def _comparison(data: Data) -> dict[str, Any]:
-    rows, titles, columns = data["table"], titles_in(data), _shown_columns(data)
-    cells = []
-    for row in rows:
-        title = titles[row["label"]]
-        method = small(title, ", ".join(row["given"])) if row["given"] else title
-        cells.append([method, *(_cell(row.get(key), row["seeds"], key, write) for key, _, _, write in columns)])
-    heads = [("method", ""), *((name, about) for _, name, about, _ in columns)]
-    rule = RULE if any(row["gained"] for row in rows) else ""
-    return {"heads": heads, "rows": cells, "notes": list(_notes(data)), "rule": rule}
-
-
-def _shown_columns(data: Data) -> Sequence[Column]:
-    """The columns that have a figure for some method."""
-    rows = data["table"]
+    rows, titles = data["table"], titles_in(data)
     columns = {column[0]: column for column in _columns(data["metric"]) if any(row.get(column[0]) for row in rows)}
     # If the mean weighted by samples equals the figure over all samples, one column is enough.
     if "pooled" in columns and all(row["weighted"] == row["pooled"] for row in rows):
         _, _, _, write = columns.pop("weighted")
         columns["pooled"] = ("pooled", "weighted", "over all test samples together: the mean weighted by them", write)
-    return list(columns.values())
+    shown, cells = list(columns.values()), []
+    for row in rows:
+        title = titles[row["label"]]
+        method = small(title, ", ".join(row["given"])) if row["given"] else title
+        cells.append([method, *(_cell(row.get(key), row["seeds"], key, write) for key, _, _, write in shown)])
+    heads = [("method", ""), *((name, about) for _, name, about, _ in shown)]
+    rule = RULE if any(row["gained"] for row in rows) else ""
+    return {"heads": heads, "rows": cells, "notes": list(_notes(data)), "rule": rule}
 
 
 def _notes(data: Data) -> Iterator[str]:

@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from fedkin.errors import ConfigError, RunError, imported, nearest
+from fedkin.errors import RunError, imported
 from fedkin.records.files import write_bytes
 from fedkin.report.collect import collect
 from fedkin.report.page import has_curves, titles_in
 from fedkin.report.runs import FEDAVG, LOCAL
 from fedkin.report.units import half_interval
+from fedkin.settings import choose
 
 PARTS = ("table", "curves", "gains", "graph")
 # Okabe and Ito's colours, as on the page; FedAvg and Local always have the same colours.
@@ -41,7 +42,9 @@ def write_paper(runs: Sequence[Path], out: Path, parts: str = "table,curves") ->
     client graph. Parts about a single run use the lowest seed. Raises ConfigError for an unknown part and without
     matplotlib, and RunError if the runs have no data for a part.
     """
-    names = _part_names(parts)
+    names = list(dict.fromkeys(filter(None, parts.split(","))))
+    for name in names:
+        choose(dict.fromkeys(PARTS), name, "parts")
     if set(names) - {"table"}:
         imported("matplotlib", "a figure for a paper", "paper")  # check this before reading the runs
     data = collect(runs)
@@ -61,15 +64,6 @@ def write_paper(runs: Sequence[Path], out: Path, parts: str = "table,curves") ->
     for file, text in texts.items():
         write_bytes(out / file, text.encode())
     return [*figures, *(out / file for file in texts)]
-
-
-def _part_names(parts: str) -> list[str]:
-    """The names between commas, each once; raises ConfigError for an unknown part."""
-    names = list(dict.fromkeys(filter(None, parts.split(","))))
-    for name in names:
-        if name not in PARTS:
-            raise ConfigError(f"parts: no {name!r}; {nearest(name, PARTS)}")
-    return names
 
 
 def _save_figures(part: str, data: Data, out: Path) -> Iterator[tuple[str, list[Path], str]]:
@@ -125,7 +119,15 @@ def _curves(data: Data) -> Figures:
     for label, title in titles_in(data).items():
         if values := _values_by_round(data, label):
             name = title.replace("$", r"\$")
-            bands |= _draw_curve(axes, values, name, _style(data, label), (0, 100) if metric["share"] else (None, None))
+            style, ends = _style(data, label), (0, 100) if metric["share"] else (None, None)
+            means = [statistics.fmean(each) for each in values.values()]
+            axes.plot(list(values), means, label=name, **style)
+            several_seeds = any(len(each) > 1 for each in values.values())
+            if several_seeds:
+                halves = [half_interval(each) for each in values.values()]
+                low, high = np.clip(np.subtract(means, halves), *ends), np.clip(np.add(means, halves), *ends)
+                axes.fill_between(list(values), low, high, color=style["color"], alpha=0.2, linewidth=0)
+            bands |= several_seeds
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set(xlabel="round", ylabel=f"mean test {metric['title']}{' (%)' if metric['share'] else ''}")
     axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0)  # outside, on the right
@@ -133,21 +135,6 @@ def _curves(data: Data) -> Figures:
     caption += f" and over {seeds} seeds" if seeds > 1 else ""
     caption += "; bands: Student's 95 % interval of the mean over seeds." if bands else "."
     yield "curves", figure, caption
-
-
-def _draw_curve(
-    axes: Any, values: Mapping[int, Sequence[float]], name: str, style: Mapping[str, Any],
-    ends: tuple[int | None, int | None],
-) -> bool:  # fmt: skip
-    """Draw a method's curve, with a band inside `ends` if it has several seeds; returns whether it has a band."""
-    means = [statistics.fmean(each) for each in values.values()]
-    axes.plot(list(values), means, label=name, **style)
-    several_seeds = any(len(each) > 1 for each in values.values())
-    if several_seeds:
-        halves = [half_interval(each) for each in values.values()]
-        low, high = np.clip(np.subtract(means, halves), *ends), np.clip(np.add(means, halves), *ends)
-        axes.fill_between(list(values), low, high, color=style["color"], alpha=0.2, linewidth=0)
-    return several_seeds
 
 
 def _values_by_round(data: Data, label: str) -> dict[int, list[float]]:

@@ -230,31 +230,25 @@ def _tree(
     tests: Evidence, groups: Sequence[JudgedGroup], number: Mapping[str, int], levels: Mapping[int, tuple[str, bool]]
 ) -> dict[str, Any]:
     """The `_NODES` nodes with most clients, each after its parent, and the last drawn node of each client."""
-    by_node = _groups_by_node(tests, groups)
+    by_client = {id: group for group in groups for id in group.members}
+    by_node = {leaf: by_client[id] for id, leaf in tests.leaf.items()}
+    by_node |= {group.node: group for group in groups if group.node is not None}
     only = {leaf: number[id] for id, leaf in tests.leaf.items() if tests.sizes[leaf] == 1}
     kept, shown = _drawn_nodes(tests)
     below = Counter(shown)
     nodes = []
     for place, node in enumerate(kept):
-        tested, (group, verdict) = tests.nodes[node], by_node.get(node, (None, None))
+        tested, judged = tests.nodes[node], by_node.get(node)
         nodes.append({
             "parent": None if tested.parent is None else shown[tested.parent], "size": tests.sizes[node],
             "said": tested.summary() if tested.p else "", "cut": bool(tests.children[node]),
-            "group": group, "verdict": verdict,
+            "group": judged and judged.number, "verdict": judged and judged.verdict,
             "client": only.get(node), "left": below[place] - 1, "level": levels.get(node),
         })  # fmt: skip
     last = [-1] * len(number)
     for id, leaf in tests.leaf.items():
         last[number[id]] = shown[leaf]
     return {"alpha": tests.alpha, "nodes": nodes, "all": len(tests.nodes), "leaf": last}
-
-
-def _groups_by_node(tests: Evidence, groups: Sequence[JudgedGroup]) -> dict[int, tuple[int, str]]:
-    """(number, verdict) of the group at each leaf of the tree, and at each node that is a group."""
-    by_client = {id: group for group in groups for id in group.members}
-    by_node = {leaf: by_client[id] for id, leaf in tests.leaf.items()}
-    by_node |= {group.node: group for group in groups if group.node is not None}
-    return {node: (group.number, group.verdict) for node, group in by_node.items()}
 
 
 def _drawn_nodes(tests: Evidence) -> tuple[list[int], list[int]]:

@@ -115,7 +115,15 @@ def program_experiment(
 
     The other arguments are those of `run`.
     """
-    chosen, measures = _run_settings(options.get("settings") or {}, options.get("metrics", ()), seed)
+    settings = options.get("settings") or {}
+    expect(settings, Mapping, "settings", "a dict of fields of [run]")
+    names, measures = metrics_in(options.get("metrics", ()))
+    if (names or measures) and settings.get("metrics"):
+        raise ConfigError("metrics: given in settings too: name all of them in one place")
+    if "seed" in settings:
+        raise ConfigError("settings.seed: give the seed as run(..., seed=...)")
+    named = {"metrics": names} if names else {}
+    chosen = parse(RunSettings, {**settings, **named, "seed": seed}, "settings")
     every = [*(MEASURES[name] for name in chosen.metrics), *measures]
     check_measures(every)
     head = options.get("head")
@@ -132,20 +140,6 @@ def program_experiment(
     what: dict[str, Any] = {"settings": net} if isinstance(net, Model) else {"modules": net, "head": head}
     inputs = ProgramInputs(federation, measures=measures, **what)
     return replace(Experiment.of(table | own_section(own), inputs), method=method)
-
-
-def _run_settings(
-    settings: Mapping[str, Any], metrics: Sequence[str | Measure], seed: int
-) -> tuple[RunSettings, list[Measure]]:
-    """Return (the section [run], the metric objects); raises ConfigError for what is given twice."""
-    expect(settings, Mapping, "settings", "a dict of fields of [run]")
-    names, measures = metrics_in(metrics)
-    if (names or measures) and settings.get("metrics"):
-        raise ConfigError("metrics: given in settings too: name all of them in one place")
-    if "seed" in settings:
-        raise ConfigError("settings.seed: give the seed as run(..., seed=...)")
-    named = {"metrics": names} if names else {}
-    return parse(RunSettings, {**settings, **named, "seed": seed}, "settings"), measures
 
 
 def _method(method: str | AnyMethod, options: Mapping[str, Any]) -> AnyMethod:

@@ -168,16 +168,24 @@ _UNKNOWN: Line = {
 
 
 def rank_on_suite(suite: Suite, label: str, lines: Sequence[Line]) -> tuple[list[Line], Diagram | None]:
-    """Return (the method's place on each federation; ranks of methods that finished on all federations, or None)."""
+    """Return (the method's place on each federation; the ranks of methods that finished on all federations).
+
+    The ranks are None without this method, or for fewer than 3 methods.
+    """
     finished = {name: _finished(suite, name, lines) for name in suite.federations}
     places = []
     for name, entry in suite.federations.items():
         if label in finished[name]:
             place = _place(entry, label, finished[name])
         else:
-            place = {"of": len(finished[name]), "failed": _failure(lines, name, label)}
+            mine = (line for line in lines if (line["federation"], line["method"]) == (name, label))
+            failed = next((line["failed"] for line in mine if "failed" in line), "")
+            place = {"of": len(finished[name]), "failed": failed}
         places.append({"federation": name, **_UNKNOWN, **place})
-    return places, _ranks(label, list(finished.values()))
+    everywhere = set.intersection(*map(set, finished.values()))
+    methods = sorted(method for method in everywhere if split_control(method)[1] is None)
+    means = {method: [_mean(rows[method]) for rows in finished.values()] for method in methods}
+    return places, diagram(means) if label in means and len(means) > 2 else None
 
 
 def mean_gain(places: Sequence[Line]) -> Line | None:
@@ -187,20 +195,6 @@ def mean_gain(places: Sequence[Line]) -> Line | None:
     if interval is None:
         return None
     return {"value": float(np.mean(gains)), "low": interval.low, "high": interval.high, "federations": len(gains)}
-
-
-def _failure(lines: Sequence[Line], federation: str, label: str) -> str:
-    """Why a method failed on a federation; empty if it did not."""
-    mine = [line for line in lines if line["federation"] == federation and line["method"] == label]
-    return next((line["failed"] for line in mine if "failed" in line), "")
-
-
-def _ranks(label: str, finished: Sequence[Mapping[str, BySeed]]) -> Diagram | None:
-    """The ranks of methods that finished on all federations; None without this method, or for fewer than 3."""
-    everywhere = set.intersection(*map(set, finished))
-    methods = sorted(method for method in everywhere if split_control(method)[1] is None)
-    means = {method: [_mean(rows[method]) for rows in finished] for method in methods}
-    return diagram(means) if label in means and len(means) > 2 else None
 
 
 def _finished(suite: Suite, federation: str, lines: Sequence[Line]) -> dict[str, dict[int, Line]]:

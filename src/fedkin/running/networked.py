@@ -22,7 +22,7 @@ from fedkin.engines.setup import Setup
 from fedkin.errors import ConfigError, DataError, RunError
 from fedkin.federation import Client, Entry, Federation, Roster
 from fedkin.federation.summaries import ColumnTypes, SharedEncoding
-from fedkin.flow import AnyMethod, Params, PeerMethod
+from fedkin.flow import Params, PeerMethod
 from fedkin.folders import write_new
 from fedkin.learning.metrics import MEASURES
 from fedkin.methods.given import Given
@@ -90,8 +90,12 @@ def with_join_file(experiment: Experiment, join: Join) -> Experiment:
 
 def check_members(experiment: Experiment, join: Join) -> None:
     """Raise ConfigError, before anybody joins, if the experiment's clients do not fit the members of a join file."""
-    names = sorted(set(join.participants) - {join.server})
-    _check_server(experiment.method, join.server)
+    names, peers = sorted(set(join.participants) - {join.server}), isinstance(experiment.method, PeerMethod)
+    if peers and join.server:
+        name = experiment.method.name
+        raise ConfigError(f"--server: method {name!r} has none, all members are peers: leave --server out")
+    if not peers and not join.server:
+        raise ConfigError(f"method.name: {experiment.method.name!r} has a server: give --server NAME=tls/HOST:PORT")
     if not names:
         raise ConfigError("nobody takes part but the server: give --member NAME for each client")
     clients = _with_members(experiment, join).network.clients
@@ -111,15 +115,6 @@ def check_members(experiment: Experiment, join: Join) -> None:
     if isinstance(experiment.method, Given):
         roster = Roster(dict.fromkeys(names, Entry(True, 1, 0, None)), Task(2, (1,)))
         experiment.method.check(roster)
-
-
-def _check_server(method: AnyMethod, server: str) -> None:
-    """Raise ConfigError if a method with a server has none, or one without a server has one."""
-    peers = isinstance(method, PeerMethod)
-    if peers and server:
-        raise ConfigError(f"--server: method {method.name!r} has none, all members are peers: leave --server out")
-    if not peers and not server:
-        raise ConfigError(f"method.name: {method.name!r} has a server: give --server NAME=tls/HOST:PORT")
 
 
 def check_no_files(experiment: Experiment) -> None:
@@ -385,7 +380,13 @@ def write_app(folder: Path, experiment: Path, out: Path, data_root: Path | None)
     """
     loaded = load(experiment)
     _check_for_flower(loaded)
-    _check_paths(loaded)
+    model = loaded.table.get("model", {})
+    nets = {f"model.nets.{name}": net for name, net in model.get("nets", {}).items()}
+    for where, net in {"model": model, **nets}.items():
+        if "path" in net and not Path(net["path"]).is_absolute():
+            raise ConfigError(
+                f"{where}.path: {net['path']} is not absolute, and Flower starts an app in a folder of its own"
+            )
     if any(folder.iterdir() if folder.is_dir() else ()):
         raise ConfigError(f"{folder}: not empty; name a new folder")
     package = folder / _APP
@@ -408,17 +409,6 @@ def _check_for_flower(experiment: Experiment) -> None:
             f"method.name: {experiment.method.name!r} has no server, and Flower has one: use fedkin net join"
         )
     settings_of(experiment)
-
-
-def _check_paths(experiment: Experiment) -> None:
-    """Raise ConfigError for a relative path: Flower starts an app in Flower's own folder."""
-    model = experiment.table.get("model", {})
-    nets = {f"model.nets.{name}": net for name, net in model.get("nets", {}).items()}
-    for where, net in {"model": model, **nets}.items():
-        if "path" in net and not Path(net["path"]).is_absolute():
-            raise ConfigError(
-                f"{where}.path: {net['path']} is not absolute, and Flower starts an app in a folder of its own"
-            )
 
 
 def _project(experiment: Experiment, out: Path, root: Path) -> dict[str, Any]:

@@ -67,18 +67,13 @@ def write_new(kind: str, name: str, folder: Path) -> tuple[Path, Path, str]:
     return path, test, f"fedkin {command} EXPERIMENT.toml {option} {shlex.quote(value.format(path=path, part=part))}"
 
 
-def _imported_names(code: str, module: str) -> set[str]:
-    """The names that code imports, other than from this module."""
-    imports = [node for node in ast.walk(ast.parse(code)) if isinstance(node, _IMPORT)]
-    others = [one for node in imports if getattr(node, "module", "") != module for one in node.names]
-    return {one.asname or one.name for one in others}
-
-
 def _why_name_is_taken(kind: str, name: str, module: str, part: str, texts: list[str]) -> str:
     """Explain why this name is taken already, so that the file could not be used; empty if it is free."""
     if module in sys.stdlib_module_names or find_spec(module) is not None:
         return f"there is a Python module {module!r} already"
-    if part in _imported_names("\n".join(texts), module):
+    imports = [node for node in ast.walk(ast.parse("\n".join(texts))) if isinstance(node, _IMPORT)]
+    others = [one for node in imports if getattr(node, "module", "") != module for one in node.names]
+    if part in {one.asname or one.name for one in others}:
         return f"the file imports {part!r} from elsewhere"
     from fedkin.learning.metrics import metric  # imports torch, which is slow: check for typing errors first
     from fedkin.running.plugins import KINDS as PARTS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
@@ -231,7 +231,12 @@ class PaperTable(Settings):
             if row.method in methods or (row.method == "local" and (on_views or "training.augment" not in row.set))
         }  # fmt: skip
         rows = tuple(row for row in self.row if row.name in kept)
-        _check_tuned_as(rows, kept, of)
+        for row in rows:
+            if row.tuned_as is not None and row.tuned_as not in kept:
+                raise ConfigError(
+                    f"--methods: row {row.name!r} has the tuned settings of row {row.tuned_as!r}; name its method "
+                    f"{of[row.tuned_as]} too"
+                )
         return self.model_copy(update={"methods": tuple(name for name in self.methods if name in kept), "row": rows})
 
     def with_seeds(self, seeds: Sequence[int]) -> PaperTable:
@@ -250,16 +255,6 @@ class PaperTable(Settings):
             update={"candidates": quick.candidates, "seeds": tune.seeds[:1]}
         )  # fmt: skip
         return self.model_copy(update={"federation": parts, "tune": less, "seeds": quick.seeds})
-
-
-def _check_tuned_as(rows: Iterable[Row], kept: set[str], of: Mapping[str, str]) -> None:
-    """Raise ConfigError for a row tuned as another row that is not kept; of: the method of each row."""
-    for row in rows:
-        if row.tuned_as is not None and row.tuned_as not in kept:
-            raise ConfigError(
-                f"--methods: row {row.name!r} has the tuned settings of row {row.tuned_as!r}; name its method "
-                f"{of[row.tuned_as]} too"
-            )
 
 
 def table_folder(given: Path | None) -> Path:

@@ -299,7 +299,12 @@ def _read_file(place: str, where: str) -> _UserFile:
 def _import_file(place: str, where: str) -> Any:
     """Import a file as the module of the same name, so that processes that start later can import it too."""
     name, folder = Path(place).stem, str(Path(place).parent)
-    _check_module_name(name, place, where)
+    if not name.isidentifier():
+        raise ConfigError(f"{where}: {place}: its name cannot be that of a Python module; rename it")
+    loaded = sys.modules.get(name)
+    spec = loaded.__spec__ if loaded is not None else importlib.util.find_spec(name)
+    if spec is not None and spec.origin != place:
+        raise ConfigError(f"{where}: {place}: there is a Python module {name!r} already; rename the file")
     if folder not in sys.path:
         sys.path.append(folder)
     spec = importlib.util.spec_from_file_location(name, place)
@@ -316,16 +321,6 @@ def _import_file(place: str, where: str) -> Any:
             f"{where}: {place}, line {line}: {type(error).__name__}: {escaped(' '.join(str(error).split()), 300)}"
         ) from None
     return module
-
-
-def _check_module_name(name: str, place: str, where: str) -> None:
-    """Raise ConfigError for a file whose name cannot be that of a module, or is that of another module."""
-    if not name.isidentifier():
-        raise ConfigError(f"{where}: {place}: its name cannot be that of a Python module; rename it")
-    loaded = sys.modules.get(name)
-    spec = loaded.__spec__ if loaded is not None else importlib.util.find_spec(name)
-    if spec is not None and spec.origin != place:
-        raise ConfigError(f"{where}: {place}: there is a Python module {name!r} already; rename the file")
 
 
 def _named_parts(module: Any, where: str) -> dict[tuple[str, str], tuple[str, Any]]:

@@ -176,16 +176,11 @@ def round_figures(row: Mapping[str, Any]) -> str:
         if figures and figures.get("mean") is not None:
             parts.append(f"{title} {figures['mean']:.3f}")
     if row["groups"]:
-        parts.append(_groups_text(row["groups"]))
+        verdicts = ", ".join(f"{count} {verdict}" for verdict, count in (row["groups"].get("verdicts") or {}).items())
+        ari = row["groups"]["ari"]
+        some = f" ({verdicts})" if verdicts else ""
+        parts.append(f"{row['groups']['found']} groups{some}" + (f", ARI {ari:.2f}" if ari is not None else ""))
     return "  ".join(parts)
-
-
-def _groups_text(groups: Mapping[str, Any]) -> str:
-    """The number of groups, also by verdict if there are verdicts, and their agreement with planted groups."""
-    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in (groups.get("verdicts") or {}).items())
-    ari = groups["ari"]
-    some = f" ({verdicts})" if verdicts else ""
-    return f"{groups['found']} groups{some}" + (f", ARI {ari:.2f}" if ari is not None else "")
 
 
 class _PlainConsole(Console):

@@ -160,8 +160,17 @@ class _TableRuns:
             cells, self.table.seeds, self.folder_of(part) / "runs", self._kept, self._stage_watchers(part), failed=str
         )
         self.done += len(cells) * len(self.table.seeds)
-        results, failed = _ended_and_failed(dict(zip(names, outcomes, strict=True)))
-        return FinishedPart(part, base.experiment, self.table.seeds, results, chosen, failed)
+        results: dict[str, dict[int, dict[str, Any]]] = {name: {} for name in names}
+        failed: dict[str, str] = {}
+        for name, by_seed in zip(names, outcomes, strict=True):
+            for seed, run in by_seed.items():
+                if isinstance(run, str):
+                    failed.setdefault(name, f"seed {seed}: {run}")
+                else:
+                    results[name][seed] = run
+        # A control of a row that failed has not ended.
+        ended = {name: runs for name, runs in results.items() if not {name, split_control(name)[0]} & set(failed)}
+        return FinishedPart(part, base.experiment, self.table.seeds, ended, chosen, failed)
 
     def _kept(self, result: Result) -> dict[str, Any] | str:
         if result.folder is not None:
@@ -198,22 +207,6 @@ class _TableRuns:
 
     def _stage_watchers(self, part: Part, stage: str = "") -> Watchers | None:
         return stage_watchers(self.watch, f"{part.name}{stage}", self.done, runs_of(self.table))
-
-
-def _ended_and_failed(
-    outcomes: Mapping[str, Mapping[int, dict[str, Any] | str]],
-) -> tuple[dict[str, dict[int, dict[str, Any]]], dict[str, str]]:
-    """Return (the runs of the rows that ended, why rows failed); a control of a row that failed has not ended."""
-    results: dict[str, dict[int, dict[str, Any]]] = {name: {} for name in outcomes}
-    failed: dict[str, str] = {}
-    for name, by_seed in outcomes.items():
-        for seed, run in by_seed.items():
-            if isinstance(run, str):
-                failed.setdefault(name, f"seed {seed}: {run}")
-            else:
-                results[name][seed] = run
-    ended = {name: by_seed for name, by_seed in results.items() if not {name, split_control(name)[0]} & set(failed)}
-    return ended, failed
 
 
 def _tuned_rows(table: PaperTable) -> list[Row]:

@@ -57,6 +57,9 @@ def summary_of(
     rounds, setup, all_clients = records.rows["rounds"], engine.setup, engine.all_clients
     seen = {id: score for id, score in scores.items() if id not in set(all_clients.unseen)}
     settings = setup.method.model_dump(mode="json")
+    machine = {"system": platform.platform(), "processor": platform.machine(), "cores": os.cpu_count()}
+    if run.device != "cpu":
+        machine["gpu"] = title(torch.device(run.device))
     optional: dict[str, Any] = {
         "calibration": calibration_of(outcomes_of(all_clients.task.metric, seen)),
         "given": prior_knowledge(settings, run.network),
@@ -77,13 +80,8 @@ def summary_of(
         "seconds": dict(seconds), "engine": run.engine, "mode": engine.site.mode,
         **({"training_paths": training_paths} if training_paths else {}), "device": run.device, "dtype": run.dtype,
         **({} if run.precision == "float32" else {"precision": run.precision}), "parameters": setup.net.parameters(),
-        "versions": versions(), "machine": _machine(run.device),
+        "versions": versions(), "machine": machine,
     }  # fmt: skip
-
-
-def _machine(device: str) -> dict[str, Any]:
-    machine = {"system": platform.platform(), "processor": platform.machine(), "cores": os.cpu_count()}
-    return machine if device == "cpu" else machine | {"gpu": title(torch.device(device))}
 
 
 def _traffic(records: Records, ids: Iterable[str]) -> dict[str, Any]:
@@ -151,7 +149,9 @@ def warnings_of(
             f"bodies of nets were computed in {precision}: compare with runs of the same precision, or set "
             "run.precision = 'float32'"
         )
-    if _warms_up_to_the_end(method, rounds):
+    warmup, graph = method.get("warmup"), method.get("graph")
+    off = isinstance(graph, Mapping) and graph.get("on") is False
+    if isinstance(warmup, (int, float)) and 0 < rounds <= warmup and not off:
         warnings.append(
             f"the warm-up of {method['warmup']:g} rounds is not shorter than the run of {rounds}, so what follows it "
             "never began or had one round: set method.warmup lower or training.rounds higher"
@@ -165,12 +165,6 @@ def warnings_of(
     if divergence := _divergence(losses, scores):
         warnings.append(divergence)
     return warnings
-
-
-def _warms_up_to_the_end(method: Mapping[str, Any], rounds: int) -> bool:
-    warmup, graph = method.get("warmup"), method.get("graph")
-    off = isinstance(graph, Mapping) and graph.get("on") is False
-    return isinstance(warmup, (int, float)) and 0 < rounds <= warmup and not off
 
 
 def _divergence(losses: Sequence[float | None], scores: Mapping[str, Score]) -> str:

@@ -162,22 +162,19 @@ def _ids_named(federation: Federation, unseen: Sequence[str]) -> set[str]:
     ids: set[str] = set()
     for name in unseen:
         if name.startswith(GROUP):
-            ids |= _members_of(federation, name.removeprefix(GROUP))
+            group = name.removeprefix(GROUP)
+            members = {id for id, client in federation.items() if client.group == group}
+            if not members:
+                groups = {client.group for client in federation.values() if client.group is not None}
+                hint = nearest(group, groups) if groups else f"the clients of {federation.name} are in no groups"
+                raise ConfigError(f"scenario.unseen: no client is in group {group!r}; {hint}")
+            ids |= members
         elif name in federation:
             ids.add(name)
         else:
             hint = f'{nearest(name, federation)} (a group is "{GROUP}NAME")'
             raise ConfigError(f"scenario.unseen: no client {name!r}; {hint}")
     return ids
-
-
-def _members_of(federation: Federation, group: str) -> set[str]:
-    members = {id for id, client in federation.items() if client.group == group}
-    if not members:
-        groups = {client.group for client in federation.values() if client.group is not None}
-        hint = nearest(group, groups) if groups else f"the clients of {federation.name} are in no groups"
-        raise ConfigError(f"scenario.unseen: no client is in group {group!r}; {hint}")
-    return members
 
 
 def _as_unseen(client: Client, test: UnseenTest) -> Client:
@@ -220,10 +217,7 @@ def _joined(parts: Sequence[Samples], what: str) -> Samples:
     rows = [part.rows for part in parts if part.rows is not None]
     if len(rows) == len(parts) and len({(id(part.x), id(part.y)) for part in parts}) == 1:
         return Samples(first.x, first.y, torch.cat(rows), first.scale)
-    return first if len(parts) == 1 else _copied([part.own() for part in parts])
-
-
-def _copied(parts: Sequence[Samples]) -> Samples:
-    """Concatenate samples that are alone in their arrays."""
-    x, y = concatenated([part.x for part in parts]), torch.cat([part.y for part in parts])
-    return Samples(x, y, scale=parts[0].scale)
+    if len(parts) == 1:
+        return first
+    own = [part.own() for part in parts]
+    return Samples(concatenated([part.x for part in own]), torch.cat([part.y for part in own]), scale=first.scale)
