@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from fedkin.records.comparison import unequal_conditions
+import fedkin
+from fedkin.records.comparison import over_how_many, unequal_conditions
+from fedkin.report.collect import collect
+from fedkin.report.page import page
 from fedkin.running.experiment import load
 from fedkin.running.grid import Runs, compare
 
@@ -34,3 +38,18 @@ def test_unlike_settings_of_training_are_said(tmp_path: Path) -> None:
 def test_methods_that_are_told_the_number_of_groups_are_named(tmp_path: Path) -> None:
     (text,) = sentences(tmp_path / "told", ["fedavg", "ifca"], "methods.ifca.method.clusters=4")
     assert text == "not all methods are told the same (fedavg: nothing; ifca: 4 groups, given)"
+
+
+def test_figures_over_fewer_clients_say_so(tmp_path: Path) -> None:
+    y = np.array([0, 1] * 20 + [0] * 20)
+    x = np.random.default_rng(0).normal(size=(60, 2)).astype(np.float32)
+    client, split = ["north"] * 20 + ["south"] * 20 + ["west"] * 20, ["train", "train", "test", "test"] * 15
+    for kind, said in (
+        ("risk", "ROC-AUC: figures are over 2 of 3 clients, since the test samples of the others are of one"),
+        ("classification", ""),
+    ):
+        federation = fedkin.Federation.from_arrays(x, y, client=client, split=split, kind=kind)
+        run = fedkin.run("local", federation, rounds=1, out=tmp_path / kind)
+        assert over_how_many([run]).startswith(said)
+        assert bool(over_how_many([run])) == bool(said)
+        assert ("figures are over" in page(collect([tmp_path / kind]))) == bool(said)

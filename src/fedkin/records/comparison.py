@@ -189,6 +189,21 @@ def _added(name: str, results: Mapping[str, Mapping[int, Result]]) -> dict[str, 
     return None if interval is None else {"mean": interval.value, "low": interval.low, "high": interval.high}
 
 
+# Why clients have no value of a metric.
+_UNDEFINED = {"auc": "are of one class only, or none", "dice": "have no foreground"}
+
+
+def over_how_many(runs: Sequence[Result]) -> str:
+    """Say over how many of the clients that take part the figures are; empty if they are over all."""
+    known = sorted({len(run.values) for run in runs})
+    every = max(sum(id not in run.unseen for id in run.scores) for run in runs)
+    if not every or known[0] == every:
+        return ""
+    metric, count = runs[0].metric, " to ".join(map(str, dict.fromkeys((known[0], known[-1]))))
+    why = f"the test samples of the others {_UNDEFINED.get(metric.name, 'are none')}"
+    return f"{metric.title}: figures are over {count} of {every} clients, since {why}"
+
+
 def unequal_conditions(runs: Mapping[str, Result]) -> list[str]:
     """Warn if methods differ in a setting of training or in prior knowledge; runs: one run of each, by its name."""
     methods = {name: run for name, run in runs.items() if split_control(name)[1] is None}
