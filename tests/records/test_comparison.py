@@ -13,6 +13,7 @@ from fedkin.report.collect import collect
 from fedkin.report.page import page
 from fedkin.running.experiment import load
 from fedkin.running.grid import Runs, compare
+from fedkin.tasks import Kind
 
 PRESET = Path(__file__).parents[2] / "presets" / "digits-rotated.toml"
 
@@ -44,10 +45,11 @@ def test_figures_over_fewer_clients_say_so(tmp_path: Path) -> None:
     y = np.array([0, 1] * 20 + [0] * 20)
     x = np.random.default_rng(0).normal(size=(60, 2)).astype(np.float32)
     client, split = ["north"] * 20 + ["south"] * 20 + ["west"] * 20, ["train", "train", "test", "test"] * 15
-    for kind, said in (
+    cases: tuple[tuple[Kind, str], ...] = (
         ("risk", "ROC-AUC: figures are over 2 of 3 clients, since the test samples of the others are of one"),
         ("classification", ""),
-    ):
+    )
+    for kind, said in cases:
         federation = fedkin.Federation.from_arrays(x, y, client=client, split=split, kind=kind)
         run = fedkin.run("local", federation, rounds=1, out=tmp_path / kind)
         assert over_how_many([run]).startswith(said)
