@@ -195,13 +195,13 @@ _UNDEFINED = {"auc": "are of one class only, or none", "dice": "have no foregrou
 
 def over_how_many(runs: Sequence[Result]) -> str:
     """Say over how many of the clients that take part the figures are; empty if they are over all."""
-    known = sorted({len(run.values) for run in runs})
-    every = max(sum(id not in run.unseen for id in run.scores) for run in runs)
-    if not every or known[0] == every:
+    counts = {(len(run.values), sum(id not in run.unseen for id in run.scores)) for run in runs}
+    fewer = [f"{known} of {every}" for known, every in sorted(counts) if known < every]
+    if not fewer:
         return ""
-    metric, count = runs[0].metric, " to ".join(map(str, dict.fromkeys((known[0], known[-1]))))
+    metric = runs[0].metric
     why = f"the test samples of the others {_UNDEFINED.get(metric.name, 'are none')}"
-    return f"{metric.title}: figures are over {count} of {every} clients, since {why}"
+    return f"{metric.title}: figures are over {' or '.join(fewer)} clients, since {why}"
 
 
 def unequal_conditions(runs: Mapping[str, Result]) -> list[str]:
