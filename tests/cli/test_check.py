@@ -159,15 +159,17 @@ def test_a_participant_of_a_network_says_how_it_goes_on(
 
 
 def test_an_experiment_file_of_the_user_is_no_run(folders: Path, tmp_path: Path) -> None:
-    shutil.copy(folders / "cut" / "experiment.toml", tmp_path)
-    assert "no run, comparison or tuning is in it" in refused("runs", "check", tmp_path)
-    assert "no run was begun in it" in refused("run", "--resume", tmp_path)
-    assert unfinished([tmp_path.parent]) == []
-    shutil.copytree(folders / "cut", tmp_path / "runs" / "cut")
-    code, lines = checked(tmp_path)
+    here = tmp_path / "here"
+    here.mkdir()
+    shutil.copy(folders / "cut" / "experiment.toml", here)
+    assert "no run, comparison or tuning is in it" in refused("runs", "check", here)
+    assert "no run was begun in it" in refused("run", "--resume", here)
+    assert unfinished([tmp_path]) == []
+    shutil.copytree(folders / "cut", here / "runs" / "cut")
+    code, lines = checked(here)
     assert code == 0
-    assert [line.partition(": ")[0] for line in lines[:-1]] == [str(tmp_path / "runs" / "cut")]
-    assert [run.folder for run in listed([tmp_path])] == [tmp_path / "runs" / "cut"]
+    assert [line.partition(": ")[0] for line in lines[:-1]] == [str(here / "runs" / "cut")]
+    assert [run.folder for run in listed([here])] == [here / "runs" / "cut"]
 
 
 def test_a_clients_state_is_checked_as_such(tmp_path: Path) -> None:

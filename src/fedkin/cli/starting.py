@@ -108,7 +108,7 @@ def _check_exists(path: Path | None) -> None:
 
 def _check_resumable(folder: Path, command: str) -> None:
     """Raise ConfigError for a folder with nothing to continue, or one that another command continues."""
-    from fedkin.records.files import begun, is_unused
+    from fedkin.records.files import begun, has_records, is_unused
     from fedkin.records.reading import plan_in
 
     if folder.is_dir() and not begun(folder) and is_unused(folder):
@@ -117,7 +117,7 @@ def _check_resumable(folder: Path, command: str) -> None:
     if not (folder / marker).is_file():
         what = f"no {marker} in it, so there is nothing to continue" if folder.exists() else "no such folder"
         raise ConfigError(f"--resume {folder}: {what}{_did_you_mean(folder, command, marker)}")
-    if not begun(folder):
+    if not has_records(folder):
         raise ConfigError(f"--resume {folder}: no run was begun in it; {folder / marker} begins one without --resume")
     if (folder / "plan.json").is_file():
         right = "compare" if plan_in(folder).command == "compare" else "tune"

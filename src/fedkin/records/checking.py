@@ -50,7 +50,7 @@ def check(folder: Path) -> list[Checked]:
 def _checked(folder: Path) -> Iterator[Checked]:
     if (busy := holder(folder)) is not None:
         raise RunError(f"{busy}, and check it then")
-    if not files.begun(folder):
+    if not files.has_records(folder):
         if files.is_unused(folder) and any(folder.iterdir()):
             yield Checked(folder, (), (), "nothing was begun in it: give the command again with --out")
             return
