@@ -15,7 +15,9 @@ from cli.invoked import Terminal, refused, said
 from fedkin.cli import app
 from fedkin.folders import locked
 from fedkin.network.status import StatusFile
+from fedkin.records.files import write_bytes, write_seal
 from fedkin.records.listing import listed, listed_difference, read_listed
+from fedkin.records.run import unfinished
 from fedkin.running.api import run as run_in_python
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import run_experiment
@@ -254,6 +256,33 @@ def test_a_participant_of_a_network_says_how_it_goes_on(
     code, lines = checked(folder)
     assert code == 0
     assert lines[0] == f"{folder}: not finished; goes on from round 2: {command.format(folder)}"
+
+
+def test_an_experiment_file_of_the_user_is_no_run(folders: Path, tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    shutil.copy(folders / "cut" / "experiment.toml", here)
+    assert "no run, comparison or tuning is in it" in refused("runs", "check", here)
+    assert "no run was begun in it" in refused("run", "--resume", here)
+    assert unfinished([tmp_path]) == []
+    shutil.copytree(folders / "cut", here / "runs" / "cut")
+    code, lines = checked(here)
+    assert code == 0
+    assert [line.partition(": ")[0] for line in lines[:-1]] == [str(here / "runs" / "cut")]
+    assert [run.folder for run in listed([here])] == [here / "runs" / "cut"]
+
+
+def test_a_clients_state_is_checked_as_such(tmp_path: Path) -> None:
+    with MemoryNetwork().link("ann") as link, StatusFile(link, tmp_path, "client", list):
+        pass
+    write_seal(tmp_path / "seal.json", {"model": write_bytes(tmp_path / "model", b"weights")})
+    assert checked(tmp_path) == (
+        0, [f"{tmp_path}: the state of a client: fedkin net status {tmp_path}", "every file is as it was written"],
+    )  # fmt: skip
+    (tmp_path / "model").write_bytes(b"Weights")
+    code, (line, *_) = checked(tmp_path)
+    assert code == 1
+    assert line.startswith(f"{tmp_path / 'model'}: not as it was written: its hash differs")
 
 
 def test_a_run_from_python_says_how_it_goes_on(tmp_path: Path) -> None:

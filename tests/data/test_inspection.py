@@ -64,6 +64,7 @@ def test_nothing_is_said_of_a_table_that_is_in_order(seed: int) -> None:
         ("nothing", lambda frame: [None] * len(frame), "constant"),
         ("years", lambda frame: [f"{age:.0f}" if age < 75 else "> 75" for age in frame["age"]], "text"),
         ("born", lambda frame: [f"{1 + row % 28}.{1 + row % 12}.2024" for row in range(len(frame))], "text"),
+        ("seen", lambda frame: [f"2024-02-{1 + row % 30:02d}" for row in range(len(frame))], "text"),
         ("ph", lambda frame: np.where(np.arange(len(frame)) % 3, np.nan, 7.4 + frame["age"] / 1000), "missing"),
         ("left", lambda frame: np.where(frame["died"], "morgue", "home"), "leak"),
         ("score", lambda frame: frame["died"] + 0.1 * np.sin(frame["age"]), "leak"),
@@ -73,6 +74,17 @@ def test_nothing_is_said_of_a_table_that_is_in_order(seed: int) -> None:
 def test_columns_that_look_wrong_are_named(frame: pd.DataFrame, column: str, values: Any, kind: str) -> None:
     frame[column] = values(frame)
     assert kinds(looked(frame))[kind] == (column,)
+
+
+@pytest.mark.parametrize("values", [
+    [f"{row}.5" if row % 9 else f"\u2212{row}.5" for row in range(1200)],
+    [f"{1 + row % 28}.{1 + row % 12}.24 {row}" for row in range(1200)],
+    [f"2024-02-{1 + row % 30:02d} {row % 24:02d}:{row % 60:02d}:{row // 24:02d}" for row in range(1200)],
+])  # fmt: skip
+def test_measurements_that_are_read_as_text_are_no_numbers_of_rows(values: list[str]) -> None:
+    (finding,) = [one for one in looked(rows().assign(odd=values)).findings if "odd" in one.about]
+    assert len(set(values)) == 1200
+    assert finding.kind == "text"
 
 
 @pytest.mark.parametrize("form", ["({:.3f})", "\u2212{:.3f}", "{:.3f}-", "12,34,{:.0f}", "ward {:.3f}"])

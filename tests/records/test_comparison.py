@@ -7,15 +7,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import fedkin
 from fedkin.analysis.intervals import added
 from fedkin.engines import Privacy
 from fedkin.errors import ConfigError, RunError
 from fedkin.flow import PeerMethod
 from fedkin.methods import METHODS
 from fedkin.records import reading
-from fedkin.records.comparison import comparison_rows, unequal_conditions
+from fedkin.records.comparison import comparison_rows, over_how_many, unequal_conditions
 from fedkin.records.controls import controls_of, with_controls
 from fedkin.records.metrics import privacy_sentence, privacy_spent
 from fedkin.report import write_report
@@ -25,6 +27,7 @@ from fedkin.report.tables import comparison, one_run
 from fedkin.running.experiment import Experiment, load
 from fedkin.running.grid import Runs, compare
 from fedkin.running.loop import run_experiment
+from fedkin.tasks import Kind
 from support import present, printed
 from tiny import TABLE, assert_equal_runs, cut
 
@@ -145,6 +148,22 @@ def test_unlike_settings_of_training_are_said(tmp_path: Path) -> None:
 def test_methods_that_are_told_the_number_of_groups_are_named(tmp_path: Path) -> None:
     (text,) = sentences(tmp_path / "told", ["fedavg", "ifca"], "methods.ifca.method.clusters=4")
     assert text == "not all methods are told the same (fedavg: nothing; ifca: 4 groups, given)"
+
+
+def test_figures_over_fewer_clients_say_so(tmp_path: Path) -> None:
+    y = np.array([0, 1] * 20 + [0] * 20)
+    x = np.random.default_rng(0).normal(size=(60, 2)).astype(np.float32)
+    client, split = ["north"] * 20 + ["south"] * 20 + ["west"] * 20, ["train", "train", "test", "test"] * 15
+    cases: tuple[tuple[Kind, str], ...] = (
+        ("risk", "ROC-AUC: figures are over 2 of 3 clients, since the test samples of the others are of one"),
+        ("classification", ""),
+    )
+    for kind, said in cases:
+        federation = fedkin.Federation.from_arrays(x, y, client=client, split=split, kind=kind)
+        run = fedkin.run("local", federation, rounds=1, out=tmp_path / kind)
+        assert over_how_many([run]).startswith(said)
+        assert bool(over_how_many([run])) == bool(said)
+        assert ("figures are over" in page(collect([tmp_path / kind]))) == bool(said)
 
 
 # -- what a run cost in privacy: in the summary, on the terminal, in a comparison and in the report ----------------

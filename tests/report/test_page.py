@@ -143,6 +143,14 @@ def test_without_matplotlib_one_line_says_what_to_install(
         write_paper([comparison_folder], tmp_path / "out", "tabel")
 
 
+def test_a_table_over_fewer_clients_says_so(comparison_folder: Path) -> None:
+    data = collect([comparison_folder])
+    assert "figures are over" not in method_table(data)
+    assert "figures are over 2 of 6 clients" in method_table(
+        {**data, "partial": "ROC-AUC: figures are over 2 of 6 clients"}
+    )
+
+
 def test_a_table_of_methods_has_the_figures_of_the_page(comparison_folder: Path) -> None:
     data = collect([comparison_folder])
     lines = method_table(data).splitlines()

@@ -50,6 +50,16 @@ def test_who_gains(gains: list[Gains | None], said: str) -> None:
     assert said in sentence._who_gains(about([run_of() for _ in gains], gains))
 
 
+def test_clients_without_a_value_of_the_metric_are_counted() -> None:
+    gains = sure(1, 0, 0, 3, events=4)
+    fewer = Gains(dict(list(gains.by_client.items())[:2]), gains.sure)  # two of the four have one class only
+    assert "1 of 4 clients surely gain over training alone, 0 surely hurt, 3 with" in sentence._who_gains(
+        about([run_of(4)], [fewer])
+    )
+    run = run_of(4, method="local", metric=METRICS["auc"], summary={"auc": {"clients": 2, "left_out": 2}})
+    assert sentence._who_gains(about([run], [None])) == "mean test ROC-AUC 90.0 % over 2 of 4 clients"
+
+
 def test_local_and_runs_without_test_data() -> None:
     assert sentence._who_gains(about([run_of(method="local")], [None])) == "mean test accuracy 90.0 % over 40 clients"
     assert sentence._who_gains(about([run_of(1)], [None], None)) == "1 client without test data"

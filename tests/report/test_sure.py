@@ -154,6 +154,7 @@ def test_means_over_seeds_are_whole_clients_so_that_the_table_fits_a_terminal(pl
             row["surely"] = {"gained": 0.3333, "lost": 0.0, "apart": 39.6667, "few": 0.0}
     shown = printed(comparison(rows), 80)
     assert "0/0/40" in shown
+    assert "apart (means over seeds, rounded)" in " ".join(shown.split())
     assert "…" not in shown
 
 

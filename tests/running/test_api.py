@@ -75,6 +75,13 @@ def test_a_result_is_read_back_for_the_same_settings_data_and_net_only(tmp_path:
             fedkin.run("fedavg", small_federation(seed=seed), **{**few, **changed})
 
 
+def test_a_run_with_attackers_is_read_back(tmp_path: Path) -> None:
+    for attack in ("label-flip:0.2", "sybil:0.4"):
+        options: Any = {"rounds": 1, "settings": {"adversaries": attack}, "out": tmp_path / attack[:5]}
+        first = fedkin.run("fedavg", small_federation(), **options)
+        assert fedkin.run("fedavg", small_federation(), **options).summary == first.summary
+
+
 def test_rounds_seed_and_method_are_not_misread() -> None:
     fed = small_federation()
     assert fedkin.run("local", fed, training={"rounds": 2}).summary["rounds"] == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Callable
@@ -242,6 +243,20 @@ def printed(path: Path, rows: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyt
     head, *lines = capsys.readouterr().out.split()
     assert head == "prediction"
     return [float(line) for line in lines]
+
+
+def test_a_reader_that_has_enough_gets_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    monkeypatch.setattr(sys, "argv", ["north.py", "rows.csv"])
+    monkeypatch.setattr(exported, "about", dict)
+    monkeypatch.setattr(exported, "_csv_columns", lambda path, about: {})
+    monkeypatch.setattr(exported, "predict", lambda rows: np.ones(3))
+    with open(writer, "w") as closed:
+        monkeypatch.setattr(sys, "stdout", closed)
+        with pytest.raises(SystemExit) as ended:
+            exported._main()
+    assert ended.value.code == 1
 
 
 @pytest.mark.parametrize("kind", list(FILES))

@@ -294,7 +294,7 @@ def test_a_report_shows_nothing_of_a_changed_file(runs: Path, tmp_path: Path, fi
     elif file == "graphs":
         path = max(path.iterdir())
         graph = load_graph(path)
-        replace(graph, weights=graph.weights / 2).save(path)
+        replace(graph, groups={id: number for number, id in enumerate(graph.ids)}).save(path)
     else:
         path = max(path.iterdir())
         content = path.read_bytes()

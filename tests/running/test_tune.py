@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -362,6 +363,28 @@ def test_models_that_no_folder_has_stay_with_the_result(tmp_path: Path) -> None:
         result = compare(Runs(plan), ["fedavg"], [0], tmp_path / name)["fedavg"][0]
         assert len(result.models) == len(result.scores)
     assert len(compare(Runs(Experiment.of(TABLE)), ["fedavg"], [0])["fedavg"][0].models) == len(result.scores)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_comparison_goes_on_with_the_samples_that_it_began_with(tmp_path: Path, seed: int) -> None:
+    rows = [f"{'ab'[row % 2]},{row % 7},{row % 3 == 0:d}" for row in range(60)]
+    place = tmp_path / "stays.csv"
+    plan = Experiment.of(
+        {
+            **TABLE, "data": {"source": "csv", "path": str(place), "target": "died", "client": "site"},
+            "scenario": {"name": "natural"}, "training": {"rounds": 1, "local_steps": 1, "lr": 0.1},
+            "run": {"adversaries": "label-flip:0.5"},
+        }
+    )  # fmt: skip
+    place.write_text("\n".join(["site,age,died", *rows]))
+    compare(Runs(plan), ["local", "fedavg"], [0, 1], tmp_path / "all")
+    shutil.rmtree(tmp_path / "all" / f"fedavg-seed{seed}")
+    place.write_text("\n".join(["site,age,died", *rows[::-1]]))
+    with pytest.raises(RunError, match=r"local-seed0.*the clients or their samples are not those that this run began"):
+        compare(Runs(plan), ["local", "fedavg"], [0, 1], tmp_path / "all")
+    assert not (tmp_path / "all" / f"fedavg-seed{seed}").exists()
+    place.write_text("\n".join(["site,age,died", *rows]))
+    assert set(compare(Runs(plan), ["local", "fedavg"], [0, 1], tmp_path / "all")["fedavg"]) == {0, 1}
 
 
 def test_a_message_between_peers_is_sent_once() -> None:

@@ -120,7 +120,7 @@ def compare(
 
 def _compare(grid: GridCommand, names: list[str], validation: Validation | None, json: bool) -> None:
     """Run a comparison, write its report and print its table; validation: the results of a tuning of the methods."""
-    from fedkin.records.comparison import comparison_rows, unequal_conditions
+    from fedkin.records.comparison import comparison_rows, over_how_many, unequal_conditions
     from fedkin.report.ranks import ranking_lines
     from fedkin.report.sentence import chosen_line
     from fedkin.report.tables import comparison
@@ -139,7 +139,8 @@ def _compare(grid: GridCommand, names: list[str], validation: Validation | None,
     make_console().print(comparison(comparison_rows(results)))
     chosen = chosen_line(names, validation, every[0].metric.higher)
     unlike = [] if validation else unequal_conditions({name: next(iter(of.values())) for name, of in results.items()})
-    output.print_notes(results, [chosen] if chosen else [], [*ranking_lines(results), *unlike])
+    before = [text for text in (over_how_many(every), chosen) if text]
+    output.print_notes(results, before, [*ranking_lines(results), *unlike])
     output.print_paths(grid.folder, report)
 
 
@@ -256,6 +257,7 @@ def _run_tuning(start: GridCommand, candidates: list[Choice] | Equal, hold_out: 
 
 def _run_sweep(start: GridCommand, cells: list[Choice], json: bool) -> None:
     """Run every combination of settings; print a table and write a plot and sweep.csv."""
+    from fedkin.records.comparison import over_how_many
     from fedkin.report.sweeping import draw
     from fedkin.report.tables import comparison
     from fedkin.running.grid import Runs, rows, sweep
@@ -269,9 +271,10 @@ def _run_sweep(start: GridCommand, cells: list[Choice], json: bool) -> None:
     if output.printed_as_json(json, table_rows):
         return
     make_console().print(comparison([{**row, "method": f"{row['method']}, {row['settings']}"} for row in table_rows]))
+    partial = dict.fromkeys(over_how_many(list(cell.results.values())) for cell in results)
     output.say(
-        "figures on test samples: to choose a setting, use fedkin tune --try or --equal", f"records: {folder}",
-        f"table:   {folder / 'sweep.csv'}", f"plot:    {page}",
+        *filter(None, partial), "figures on test samples: to choose a setting, use fedkin tune --try or --equal",
+        f"records: {folder}", f"table:   {folder / 'sweep.csv'}", f"plot:    {page}",
     )  # fmt: skip
 
 
@@ -442,7 +445,7 @@ def start_or_resume(
 
 def _check_resumable(folder: Path, command: str) -> None:
     """Raise ConfigError for a folder with nothing to continue, or one that another command continues."""
-    from fedkin.records.files import begun, is_unused
+    from fedkin.records.files import begun, has_records, is_unused
     from fedkin.records.reading import plan_in
 
     if folder.is_dir() and not begun(folder) and is_unused(folder):
@@ -451,6 +454,8 @@ def _check_resumable(folder: Path, command: str) -> None:
     if not (folder / marker).is_file():
         what = f"no {marker} in it, so there is nothing to continue" if folder.exists() else "no such folder"
         raise ConfigError(f"--resume {folder}: {what}{_did_you_mean(folder, command, marker)}")
+    if not has_records(folder):
+        raise ConfigError(f"--resume {folder}: no run was begun in it; {folder / marker} begins one without --resume")
     if (folder / "plan.json").is_file():
         right = "compare" if plan_in(folder).command == "compare" else "tune"
         if command != right:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -186,17 +187,19 @@ def _facts(table: pa.Table, arrays: Encoded) -> Iterator[ClientFacts]:
 def _column_findings(table: pa.Table, column: _Column) -> Iterator[Finding]:
     """Ids, constants, numbers written as texts, mostly missing values."""
     name, rows, (filled, different) = column.name, table.num_rows, column.counts
+    note = column_notes(table).get(name)
+    as_text = list(_numbers_as_text(column)) if column.values is None and filled and not note else []
     if filled < (1 - _MISSING) * rows:
         yield Finding("missing", f"column {name!r} is empty in {1 - filled / rows:.0%} of the rows", (name,))
     if different < 2:
         what = f"{next(iter(codes(table, name)[0]), '')!r} in every row" if filled else "empty"
         yield Finding("constant", f"column {name!r} is {what}: it says nothing; leave it out", (name,))
-    elif different == filled >= 20 and not column.is_measured:
+    elif different == filled >= 20 and not (column.is_measured or as_text or (note and column.values is None)):
+        # A measurement that is read as text also differs in every row, and must not be left out for that.
         what = "it looks like a number of the row or person; leave it out"
         yield Finding("id", f"column {name!r} differs in every row: {what}", (name,))
-    elif column.values is None and name not in column_notes(table):
-        yield from _numbers_as_text(column)
-    if note := column_notes(table).get(name):
+    yield from as_text
+    if note:
         yield Finding("text" if column.values is None else "written", f"column {name!r}: {note}", (name,))
 
 
@@ -207,12 +210,28 @@ def _numbers_as_text(column: _Column) -> Iterator[Finding]:
         what = f"are dates, such as {column.texts[dated[0]]!r}, and are read as text: write them as 2026-01-31"
         yield Finding("text", f"values of column {name!r} {what}", (name,))
         return
+    dated = [number for number, value in enumerate(column.texts) if _is_iso_date(value)]
+    if int(column.often[dated].sum()) > _NUMBERS * whole:
+        wrong = next((value for value in column.texts if not _is_iso_date(value)), None)
+        how = "make dates of them" if wrong is None else f"{wrong!r} is none: correct it, or leave it empty"
+        what = f"are dates, such as {column.texts[dated[0]]!r}, and are read as text: {how}"
+        yield Finding("text", f"values of column {name!r} {what}", (name,))
+        return
     odd = [number for number, value in enumerate(column.texts) if not is_number_like(value)]
     share = 1 - int(column.often[odd].sum()) / whole
     if share > _NUMBERS and odd:
         what = f"is read as text, although {share:.0%} of its values are numbers; not a number is"
         how = f"{column.texts[odd[0]]!r}: write a number there, or leave it empty"
         yield Finding("text", f"column {name!r} {what} {how}", (name,))
+
+
+def _is_iso_date(text: str) -> bool:
+    """Whether a text is a date, or a date with a time, as 2026-01-31."""
+    try:
+        datetime.fromisoformat(text.strip())
+    except ValueError:
+        return False
+    return text.count("-") >= 2
 
 
 def _code_findings(table: pa.Table, reading: Reading, useless: set[str]) -> Iterator[Finding]:

@@ -33,6 +33,7 @@ class LocalEngine(Engine):
     def __init__(self, setup: Setup, *, transport: Transport | None = None, observers: Sequence[Observer] = ()) -> None:
         attacks = Attacks.parse(setup.engine.adversaries)
         self.adversaries = attacks.clients(setup.federation.seen, setup.seed)
+        self.given = setup.federation
         # A simulated round is undone only if it has too few replies.
         self.can_undo = setup.engine.min_replies > 0
         if attacks.each:
@@ -59,7 +60,8 @@ class LocalEngine(Engine):
         return kind(net, federation, Modules(opened(settings.device)))
 
     def facts(self) -> dict[str, Any]:
-        return facts_of(self.setup.federation)
+        # Attacks change samples; a run is recognised by those that it was given.
+        return {**facts_of(self.setup.federation), "fingerprint": self.given.fingerprint()}
 
 
 class LoopbackEngine(LocalEngine):

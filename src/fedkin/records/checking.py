@@ -50,9 +50,12 @@ def check(folder: Path) -> list[Checked]:
 def _checked(folder: Path) -> Iterator[Checked]:
     if (busy := holder(folder)) is not None:
         raise RunError(f"{busy}, and check it then")
-    if not files.begun(folder):
+    if not files.has_records(folder):
         if files.is_unused(folder) and any(folder.iterdir()):
             yield Checked(folder, (), (), "nothing was begun in it: give the command again with --out")
+            return
+        if files.is_state(folder) and (folder / files.SEAL).exists():
+            yield _state(folder)
             return
         if (folder / files.SEAL).exists():
             gone = f"{folder / 'experiment.toml'}: it is gone; {_BACK}"
@@ -64,6 +67,14 @@ def _checked(folder: Path) -> Iterator[Checked]:
         return
     for inside in sorted(path for path in folder.iterdir() if path.is_dir()):
         yield from _checked(inside)
+
+
+def _state(folder: Path) -> Checked:
+    """Check the state folder of a client of a federation over a network: its model."""
+    seal, problems = _sealed(folder)
+    wrong = files.faults(folder, seal.files)
+    problems += [f"{each}; {_BACK}, or the next evaluation writes it again" for each in wrong]
+    return Checked(folder, tuple(problems), _versions(seal), f"the state of a client: fedkin net status {folder}")
 
 
 def _one(folder: Path) -> Checked:

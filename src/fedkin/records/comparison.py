@@ -183,6 +183,21 @@ def _metric_mean(run: Result, name: str) -> float | None:
     return mean
 
 
+# Why clients have no value of a metric.
+_UNDEFINED = {"auc": "are of one class only, or none", "dice": "have no foreground"}
+
+
+def over_how_many(runs: Sequence[Result]) -> str:
+    """Say over how many of the clients that take part the figures are; empty if they are over all."""
+    counts = {(len(run.values), sum(id not in run.unseen for id in run.scores)) for run in runs}
+    fewer = [f"{known} of {every}" for known, every in sorted(counts) if known < every]
+    if not fewer:
+        return ""
+    metric = runs[0].metric
+    why = f"the test samples of the others {_UNDEFINED.get(metric.name, 'are none')}"
+    return f"{metric.title}: figures are over {' or '.join(fewer)} clients, since {why}"
+
+
 def unequal_conditions(runs: Mapping[str, Result]) -> list[str]:
     """Warn if methods differ in a setting of training or in prior knowledge; runs: one run of each, by its name."""
     methods = {name: run for name, run in runs.items() if split_control(name)[1] is None}

@@ -227,6 +227,8 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
 # -- the folder of a run, a comparison or a tuning ---------------------------------------------------------------------
 
 _EXPERIMENT, _PLAN, _ROOT = "experiment.toml", "plan.json", "data-root.json"
+# What a run, a comparison or a tuning has beside its experiment, if some of its files were lost.
+_BESIDE = (SEAL, _PLAN, _ROOT, "summary.json", "federation.json", "parts", "checkpoint")
 # Written by each participant of a federation over a network.
 _STATUS = "status.json"
 
@@ -265,6 +267,11 @@ def claimed(
 def begun(folder: Path) -> bool:
     """Whether a run, a comparison or a tuning was begun in this folder."""
     return (folder / _EXPERIMENT).exists()
+
+
+def has_records(folder: Path) -> bool:
+    """Whether a run, a comparison or a tuning left records in this folder; a user's experiment file alone is none."""
+    return begun(folder) and any((folder / name).exists() for name in _BESIDE)
 
 
 def is_state(folder: Path) -> bool:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedkin.errors import RunError
-from fedkin.records.files import JSON_BYTES, SETTINGS_BYTES, faults, read_json, seal_of
+from fedkin.records.files import JSON_BYTES, SETTINGS_BYTES, faults, has_records, read_json, seal_of
 from fedkin.records.metrics import metric_of
 from fedkin.tasks import Metric
 from fedkin.untrusted import error_text, escaped, json_of, parquet_in, text_in, toml_of
@@ -359,5 +359,5 @@ def files_in(folder: Path, kind: str) -> dict[int, Path]:
 
 def runs_below(folder: Path) -> list[Path]:
     """Return the run folders below a folder; not folders of comparisons, which have an experiment file too."""
-    begun = [path.parent for path in folder.rglob("experiment.toml")]
-    return [each for each in begun if not (each / "plan.json").is_file()]
+    folders = [path.parent for path in folder.rglob("experiment.toml")]
+    return [each for each in folders if has_records(each) and not (each / "plan.json").is_file()]

@@ -21,7 +21,7 @@ from fedkin.engines.results import SERVER
 from fedkin.errors import IN_PYTHON, ConfigError, GraphError, RunError, nearest
 from fedkin.graph import Graph, load_graph
 from fedkin.records import reading
-from fedkin.records.files import RESULT, describe_state_folder, is_state, read_json
+from fedkin.records.files import RESULT, describe_state_folder, has_records, is_state, read_json
 from fedkin.records.metrics import metric_of, value_of
 from fedkin.records.models import INDEX, StoredModels
 from fedkin.records.outcomes import read_outcomes
@@ -328,15 +328,17 @@ def find_runs(places: Sequence[Path]) -> list[Path]:
         else:
             if is_state(place):
                 raise RunError(describe_state_folder(place))
-            raise RunError(f"{place}: no finished run in it (no summary.json); fedkin run --resume goes on with one")
+            raise RunError(
+                f"{place}: no finished run in it (no summary.json); fedkin runs check {place} says how one goes on"
+            )
         folders += [folder for folder in inside if folder not in folders]
     return folders
 
 
 def unfinished(places: Sequence[Path]) -> list[str]:
     """Names of the folders inside these paths whose runs have started but not finished."""
-    begun = [path.parent for place in places for path in sorted(place.glob("*/experiment.toml"))]
-    return [folder.name for folder in begun if not (folder / "summary.json").is_file()]
+    folders = [path.parent for place in places for path in sorted(place.glob("*/experiment.toml"))]
+    return [folder.name for folder in folders if has_records(folder) and not (folder / "summary.json").is_file()]
 
 
 def _check_values(path: Path, table: pa.Table, metric: Metric) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from fedkin.analysis.intervals import added
 from fedkin.errors import RunError
 from fedkin.records import reading
-from fedkin.records.comparison import figures_of, figures_over_seeds, unequal_conditions
+from fedkin.records.comparison import figures_of, figures_over_seeds, over_how_many, unequal_conditions
 from fedkin.records.metrics import privacy_sentence
 from fedkin.records.run import Result, find_runs, read_run, unfinished
 from fedkin.report import ranks
@@ -59,6 +59,7 @@ def collect(places: Sequence[Path]) -> dict[str, Any]:
         },
         "warnings": _warnings(reported), "events": _client_events(reported),
         "unlike": [] if about.tuned else unequal_conditions({entry.title: entry.run for entry in reported}),
+        "partial": over_how_many(runs),
         "missing": missing_of(reported),
         "privacy": [
             {"label": entry.label, "seed": entry.run.seed, "told": privacy_sentence(entry.run.summary["privacy"])}

@@ -179,6 +179,8 @@ def _comparison(data: Data) -> dict[str, Any]:
 def _notes(data: Data) -> Iterator[str]:
     """What to know about the comparison: its intervals, the choice of the method above, and figures that it lacks."""
     seeds = max(row["seeds"] for row in data["table"])
+    if data["partial"] and any(row["mean"] for row in data["table"]):
+        yield f"{data['partial']}."
     if seeds > 1:
         yield f"Mean over {seeds} seeds, ± half the 95 % interval over seeds (Student)."
         if data["rerun"]["oneSplit"]:

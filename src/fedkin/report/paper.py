@@ -268,7 +268,7 @@ def _table_caption(data: Data, columns: Sequence[TableColumn]) -> str:
     text = f"{data['title']}: test {data['metric']['title']} after the last round, mean over clients"
     if seeds > 1:
         text += f" and {seeds} seeds; ±: half of Student's 95 % interval over seeds"
-    notes = [text, *(about for *_, about in columns if about)]
+    notes = [text, *([data["partial"]] if data["partial"] else []), *(about for *_, about in columns if about)]
     if any(row["given"] for row in rows):
         notes.append("in brackets: what a method was told")
     if any(row.get(key) is None for row in rows for key, *_ in columns):

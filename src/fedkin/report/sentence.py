@@ -148,7 +148,10 @@ def _who_gains(about: Subject) -> str:
     if about.mean is None:
         return f"{plural(about.clients, 'client')} without test data"
     if not gains:
-        text = f"mean test {metric.title} {_value(about.mean, metric)} over {plural(about.clients, 'client')}{seeds}"
+        known = max((run.summary.get(metric.name) or {}).get("clients", about.clients) for run in about.runs)
+        over_some = f"{known} of " if known < about.clients else ""
+        many = f"{over_some}{plural(about.clients, 'client')}"
+        text = f"mean test {metric.title} {_value(about.mean, metric)} over {many}{seeds}"
         return text if about.runs[0].method == LOCAL else f"{text}, without a comparable run of Local to say who gains"
     total, surely, (better, worse, apart, few) = _gain_counts(gains)
     need = "events" if any(delta.events is not None for delta, _ in gains[0].sure.values()) else "test samples"
@@ -164,9 +167,11 @@ def _gain_counts(gains: Sequence[Gains]) -> tuple[str, str, list[str]]:
 
     Numbers are means over the runs.
     """
-    total = _count(statistics.fmean(len(gain.by_client) for gain in gains))
     if all(gain.sure for gain in gains):
+        # Clients whose metric is not defined have a verdict too: too few.
+        total = _count(statistics.fmean(len(gain.sure) for gain in gains))
         return total, "surely ", [_count(statistics.fmean(gain.counts[word] for gain in gains)) for word in VERDICTS]
+    total = _count(statistics.fmean(len(gain.by_client) for gain in gains))
     means = (statistics.fmean(getattr(gain, name) for gain in gains) for name in ("gaining", "hurt"))
     return total, "", [*map(_count, means), "0", "0"]
 

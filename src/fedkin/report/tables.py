@@ -121,15 +121,18 @@ def _figure_cells(row: Mapping[str, Any], further: Iterable[str], half: float) -
 def _legend(rows: Sequence[Mapping[str, Any]], heads: Container[str], metric: Metric) -> str:
     """What the columns mean, and what methods were given."""
     few = any(row["surely"]["few"] for row in rows if row.get("surely"))
+    several = len(rows[0]["seeds"]) > 1
     meaning = {
         "gain": f"gain: {metric.title} {'above' if metric.higher else 'better than'} training alone (Local)",
         "adds": "adds: the method minus NAME@self, in which clients exchange nothing with each other",
         "hurt": "hurt: share of clients worse off than alone",
-        "surely": "surely: clients that gain/are hurt/cannot be told apart" + "/have too few samples" * few,
+        "surely": "surely: clients that gain/are hurt/cannot be told apart"
+        + "/have too few samples" * few
+        + " (means over seeds, rounded)" * several,
         "gap": "gap: how much worse unseen clients do",
     }
     notes = [text for head, text in meaning.items() if head in heads]
-    if len(rows[0]["seeds"]) > 1:
+    if several:
         notes.insert(0, "±: half the 95 % interval over seeds")
     if given := [f"{row['method']}: {row['given']}" for row in rows if row.get("given")]:
         notes.append(f"*given: {', '.join(given)}")

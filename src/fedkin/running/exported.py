@@ -14,6 +14,7 @@ import datetime
 import io
 import json
 import math
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -293,7 +294,11 @@ def _main() -> None:
         sys.exit(f"{sys.argv[1]}: {error.strerror or error}")
     except (ValueError, csv.Error) as error:
         sys.exit(f"{sys.argv[1]}: {error}")
-    print("prediction", *(value.item() for value in predictions), sep="\n")
+    try:
+        print("prediction", *(value.item() for value in predictions), sep="\n", flush=True)
+    except BrokenPipeError:  # a reader such as `head` has enough; without this, Python's last flush fails again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
 
 
 if __name__ == "__main__":

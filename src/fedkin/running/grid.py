@@ -28,6 +28,7 @@ from fedkin.records.comparison import comparison_rows, csv_row
 from fedkin.records.controls import named, split_control
 from fedkin.records.files import add_sealed, csv_text, faults, json_bytes, read_json, seal_of
 from fedkin.records.reading import PlanFile
+from fedkin.records.recorder import check_samples
 from fedkin.records.run import Result
 from fedkin.running.experiment import Experiment, setting_value
 from fedkin.running.loop import Watcher, run_experiment
@@ -335,7 +336,7 @@ def run_cells(
     total = len(cells) * len(seeds)
     for done, (seed, number) in enumerate(itertools.product(seeds, range(len(cells)))):
         cell = cells[number]
-        run_folder = None if folder is None else folder / f"{cell.folder}-seed{seed}"
+        run_folder = None if folder is None else _folder_of(cell, seed, folder)
         title = " ".join([cell.method, *([words(cell.settings)] if cell.settings else []), f"seed {seed}"])
         watcher = None if watch is None else watch(title, done, total)
         if run_folder is None or failed is None:
@@ -363,6 +364,24 @@ def _attempt(runs: Runs, seed: int, folder: Path, watcher: Watcher | None) -> Re
         return str(error)
 
 
+def _check_samples_of(cells: Sequence[Cell], seeds: Sequence[int], folder: Path) -> None:
+    """Raise RunError if runs are to come, and a run that is here has other samples than it would have now."""
+    places = [(cell.runs, seed, _folder_of(cell, seed, folder)) for cell in cells for seed in seeds]
+    if all((place / "summary.json").exists() for *_, place in places):
+        return
+    known: dict[str, str] = {}
+    for runs, seed, place in places:
+        if (place / "federation.json").exists():
+            key = repr((runs.experiment.data, runs.experiment.scenario, runs.hold, seed))
+            if key not in known:
+                known[key] = runs.federation(seed).fingerprint()
+            check_samples(place, known[key])
+
+
+def _folder_of(cell: Cell, seed: int, folder: Path) -> Path:
+    return folder / f"{cell.folder}-seed{seed}"
+
+
 def run_plan(
     base: Runs, cells: Sequence[Cell], folder: Path | None, plan: PlanFile, extract: Callable[[Result], T],
     watch: Watchers | None, *,
@@ -387,6 +406,7 @@ def run_plan(
     if folder is None:
         return run()
     with base.claimed(folder, plan.to_json()):
+        _check_samples_of(cells, plan.seeds, folder)
         if before:
             add_sealed(folder, before)
         results = run()
