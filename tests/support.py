@@ -7,6 +7,7 @@ import struct
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -112,6 +113,13 @@ def site_of(setup: Setup, **settings: Any) -> LocalSite:
     return LocalSite(setup, setup.federation, OneByOne(setup.net, setup.federation), **settings)
 
 
+def begun(setup: Setup, rounds: int = 1, **options: Any) -> LocalEngine:
+    """An engine that ran so many rounds of a setup."""
+    engine = LocalEngine(setup, **options)
+    play(engine, *range(1, rounds + 1))
+    return engine
+
+
 def after(
     method: ServerMethod | PeerMethod, rounds: int, federation: Federation | None = None, **settings: Any
 ) -> tuple[LocalEngine, Any]:
@@ -150,6 +158,18 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other) or (isinstance(one, (list, tuple)) and list(one) == list(other))
 
 
+def finite(*trees: Any) -> bool:
+    """Whether all numbers of these trees' tensors are."""
+    tensors = [tensor for tree in trees for tensor in codec.tensors_of(tree).values()]
+    return all(bool(torch.isfinite(tensor).all()) for tensor in tensors if tensor.is_floating_point())
+
+
+def changed(federation: Federation, id: str, **fields: Any) -> Federation:
+    """The federation with these fields of one client set anew."""
+    clients = [replace(client, **fields) if client.id == id else client for client in federation.values()]
+    return Federation(clients, federation.task, federation.name)
+
+
 def newcomers(federation: Federation, unseen: Iterable[str] = (), late: Mapping[str, int] | None = None) -> Federation:
     """The same federation with clients that are never asked, and others that join in a later round."""
     hidden, joins = set(unseen), late or {}
@@ -165,6 +185,28 @@ def server_view(method: ServerMethod, ids: tuple[str, ...], number: int = 1) -> 
     )
     method.start(view)
     return view
+
+
+class Ending:
+    """Stops a run after a round, or when something is so, as Ctrl-C does; `then`: what happens after which round."""
+
+    def __init__(
+        self, after: int = -1, then: Mapping[int, Callable[[], object]] = {}, until: Callable[[], bool] = lambda: False
+    ) -> None:
+        self.after, self.then, self.until = after, then, until
+        self.round = 0
+
+    def started(self, rounds: int, done: int) -> None:
+        """Nothing to show."""
+
+    def round_done(self, row: Mapping[str, Any]) -> None:
+        """Do what the test wants after this round."""
+        self.round = row["round"]
+        self.then.get(self.round, int)()
+
+    def stopping(self) -> bool:
+        """Whether the round was that one, or it is so."""
+        return self.round == self.after or self.until()
 
 
 class Watched:
@@ -227,6 +269,18 @@ def stored(samples: Samples) -> Tensor:
     """The inputs of samples that are one array, as they are stored."""
     assert isinstance(samples.x, Tensor)
     return samples.x
+
+
+def started_by(process: int) -> list[int]:
+    """The processes that this one has started, and those that they have."""
+    parents: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+    found = [process]
+    for number in found:
+        found += [child for child, parent in parents.items() if parent == number]
+    return found[1:]
 
 
 class Here:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 from unittest import mock
 
@@ -12,6 +12,7 @@ import pytest
 from fedkin import codec
 from fedkin.engines import Envelope, LocalEngine, RecordingObserver, Setup, Traffic, Transport
 from fedkin.engines.results import SERVER, Missing
+from fedkin.engines.setup import KINDS
 from fedkin.engines.site import LocalSite, Running
 from fedkin.engines.transport import Validator, spoiled
 from fedkin.flow import Message, PeerMethod, ServerMethod
@@ -21,8 +22,7 @@ from support import NET_METHODS, cases, default_method, small_setup
 CASES: dict[str, ServerMethod | PeerMethod] = {**{name: default_method(name) for name in NET_METHODS}, **cases()}
 ROUNDS = 3
 GARBAGE: dict[str, Callable[[Message], Message]] = {
-    **{kind: lambda m, kind=kind: spoiled(m, kind) for kind in ("nan", "inf", "shape", "type", "missing", "extra")},  # type: ignore[misc]
-    "count": lambda m: spoiled(m, "count"),
+    **{kind: partial(spoiled, kind=kind) for kind in KINDS},
     "negative": lambda m: Message(**{name: -20 if type(v) is int else v for name, v in m.items()}, more=-20),
     "objects": lambda m: Message(**dict.fromkeys([*m, "thing"], object())),
 }

@@ -9,17 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from fedkin.engines import LocalEngine, LoopbackEngine, RecordingObserver
+from fedkin.engines import LocalEngine, LoopbackEngine, RecordingObserver, Setup
 from fedkin.engines.attacks import ATTACKS, FORGERS, Attack, Attacks
 from fedkin.errors import ConfigError
-from fedkin.federation import Federation
+from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.flow import Fitted, Message
 from fedkin.methods import METHODS
-from fedkin.methods.dfedavgm import DFedAvgM
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.ifca import Ifca
-from fedkin.methods.median import Median
-from support import play, same, small_federation, small_setup, with_settings
+from support import begun, flat, present, same, small_federation, small_setup, trained_models, with_settings
 
 SHARE = 0.5  # three adversaries of six clients
 
@@ -34,10 +32,6 @@ def letters(method: Any, spec: str) -> tuple[LocalEngine, dict[tuple[str, str], 
     engine = engine_of(method, spec, observers=[heard])
     engine.round(1)
     return engine, {(envelope.phase, envelope.sender): envelope.message for envelope in heard.envelopes}
-
-
-def flat(message: Message, name: str = "params") -> np.ndarray[Any, np.dtype[np.float64]]:
-    return np.concatenate([t.double().flatten().numpy() for t in message[name].values()])
 
 
 # -- samples -----------------------------------------------------------------------------------------------------------
@@ -56,21 +50,16 @@ def test_flipped_labels_are_the_adversaries_own_training_labels_only() -> None:
 def test_a_share_of_the_labels_is_flipped() -> None:
     engine = engine_of(FedAvg(), f"label-flip:{SHARE}:0.5")
     given = small_federation()
-    changed = [float((engine.setup.federation[id].train.labels() != given[id].train.labels()).float().mean())
-               for id in engine.adversaries]  # fmt: skip
+    labels = [(engine.setup.federation[id].train.labels(), given[id].train.labels()) for id in engine.adversaries]
+    changed = [float((now != before).float().mean()) for now, before in labels]
     assert 0.2 < np.mean(changed) < 0.8
 
 
 def test_flipping_labels_needs_labels() -> None:
-    one = small_federation()
-    task = type(one.task)(0, (5,), "regression", 1)
-    clients = []
-    for client in one.values():
-        train, test = (type(s)(s.x, s.y.float()[:, None]) for s in (client.train, client.test))
-        clients.append(type(client)(client.id, train, test))
-    setup = small_setup(FedAvg(), Federation(clients, task, "numbers"))
+    samples = Samples(torch.zeros(9, 5), torch.zeros(9, 1))
+    numbers = Federation([Client(id, samples, samples) for id in "abcdef"], Task.regression(1, (5,)))
     with pytest.raises(ConfigError, match=r"run\.adversaries: 'label-flip' needs a class label"):
-        with_settings(setup, adversaries="label-flip:0.2")
+        with_settings(small_setup(FedAvg(), numbers), adversaries="label-flip:0.2")
 
 
 def test_sybils_have_the_samples_of_one_of_them() -> None:
@@ -109,8 +98,8 @@ def test_colluders_agree_on_what_byzfl_computes(kind: str) -> None:
     x = torch.from_numpy(np.random.default_rng(0).normal(size=(7, 3)))
     federation = small_federation(clients=8)
     setup = with_settings(small_setup(FedAvg(), federation, dtype=torch.float64), adversaries=f"{kind}:0.9")
-    forgery, attacks = LocalEngine(setup).exchange.forgery, sorted(LocalEngine(setup).adversaries)
-    assert forgery is not None
+    engine = LocalEngine(setup)
+    forgery, attacks = present(engine.exchange.forgery), sorted(engine.adversaries)
     start = setup.net.initial
     sent = {}
     for id, row in zip(attacks, x, strict=True):
@@ -129,11 +118,10 @@ def test_colluders_of_several_clusters_start_from_their_own_model() -> None:
     _, before = letters(method, f"scale:{SHARE}:1")
     honest, after = letters(method, f"ipm:{SHARE}:1")
     fresh = LocalEngine(small_setup(method)).server.state["models"]
-    starts = {number: flat(Message(params=params)) for number, params in fresh.items()}
-    own = {id: starts[str(before["train", id]["cluster"])] for id in honest.adversaries}
-    mean = np.mean([flat(before["train", id]) - own[id] for id in own], axis=0)
+    own = {id: flat(fresh[str(before["train", id]["cluster"])]) for id in honest.adversaries}
+    mean = np.mean([flat(before["train", id].params) - own[id] for id in own], axis=0)
     for id in own:
-        np.testing.assert_allclose(flat(after["train", id]), own[id] - mean, atol=1e-6)
+        np.testing.assert_allclose(flat(after["train", id].params), own[id] - mean, atol=1e-6)
 
 
 # -- forged fields -----------------------------------------------------------------------------------------------------
@@ -143,10 +131,9 @@ def test_a_copy_is_the_victims_field_and_nothing_else() -> None:
     method = METHODS["kin"]()
     _, before = letters(method, f"scale:{SHARE}:1")
     engine, after = letters(method, f"copy:{SHARE}:signature")
-    forgery = engine.exchange.forgery
-    assert forgery is not None
-    victim = after["sign_moments", forgery.victims[0]]["signature"]
-    assert forgery.victims[0] not in engine.adversaries
+    first = present(engine.exchange.forgery).victims[0]
+    victim = after["sign_moments", first]["signature"]
+    assert first not in engine.adversaries
     for id in engine.adversaries:
         assert torch.equal(after["sign_moments", id]["signature"], victim)
         assert not torch.equal(before["sign_moments", id]["signature"], victim)
@@ -155,31 +142,28 @@ def test_a_copy_is_the_victims_field_and_nothing_else() -> None:
 
 def test_the_mean_of_a_group_and_mimicry() -> None:
     engine, after = letters(FedAvg(), f"group-mean:{SHARE}:params")
-    forgery = engine.exchange.forgery
-    assert forgery is not None
-    group = np.stack([flat(after["train", id]) for id in forgery.victims])
-    assert {engine.setup.federation[id].group for id in forgery.victims} == {
-        engine.setup.federation[forgery.victims[0]].group
-    }
+    victims = present(engine.exchange.forgery).victims
+    group = np.stack([flat(after["train", id].params) for id in victims])
+    assert len({engine.setup.federation[id].group for id in victims}) == 1
     near, mimics = letters(FedAvg(), f"mimic:{SHARE}:params:0.01")
+    sent = {id: flat(mimics["train", id].params) for id in near.adversaries}
     for id in engine.adversaries:
-        np.testing.assert_allclose(flat(after["train", id]), group.mean(0), atol=1e-6)
-        gap = np.linalg.norm(flat(mimics["train", id]) - group[0]) / np.linalg.norm(group[0])
+        np.testing.assert_allclose(flat(after["train", id].params), group.mean(0), atol=1e-6)
+        gap = np.linalg.norm(sent[id] - group[0]) / np.linalg.norm(group[0])
         assert gap == pytest.approx(0.01, rel=0.5)
-    assert len({flat(mimics["train", id]).tobytes() for id in near.adversaries}) == len(near.adversaries)
+    assert len({each.tobytes() for each in sent.values()}) == len(sent)
 
 
 def test_peers_forge_what_they_share() -> None:
-    engine, after = letters(DFedAvgM(), f"copy:{SHARE}:params")
-    forgery = engine.exchange.forgery
-    assert forgery is not None
+    engine, after = letters(METHODS["dfedavgm"](), f"copy:{SHARE}:params")
+    victim = after["share", present(engine.exchange.forgery).victims[0]]
     for id in engine.adversaries:
-        np.testing.assert_array_equal(flat(after["share", id]), flat(after["share", forgery.victims[0]]))
-    honest, before = letters(DFedAvgM(), f"scale:{SHARE}:1")
-    _, colluded = letters(DFedAvgM(), f"alie:{SHARE}:1")
-    own = np.stack([flat(before["share", id]) for id in sorted(honest.adversaries)])
+        assert same(after["share", id].params, victim.params)
+    honest, before = letters(METHODS["dfedavgm"](), f"scale:{SHARE}:1")
+    _, colluded = letters(METHODS["dfedavgm"](), f"alie:{SHARE}:1")
+    own = np.stack([flat(before["share", id].params) for id in sorted(honest.adversaries)])
     for id in honest.adversaries:
-        np.testing.assert_allclose(flat(colluded["share", id]), own.mean(0) - own.std(0), atol=1e-6)
+        np.testing.assert_allclose(flat(colluded["share", id].params), own.mean(0) - own.std(0), atol=1e-6)
 
 
 # -- equal everywhere, and settings ------------------------------------------------------------------------------------
@@ -193,12 +177,9 @@ SPECS = [
 @pytest.mark.parametrize("method", ["fedavg", "dfedavgm"])
 @pytest.mark.parametrize("spec", SPECS)
 def test_every_engine_gives_the_same_bits(method: str, spec: str) -> None:
-    ends = []
-    for kind in (LocalEngine, LoopbackEngine):
-        engine = engine_of(METHODS[method](), spec, kind)
-        play(engine, 1, 2)
-        ends.append(engine.models())
-    assert same(*ends)
+    assert same(
+        *(trained_models(engine_of(METHODS[method](), spec, kind), 2) for kind in (LocalEngine, LoopbackEngine))
+    )
 
 
 def test_every_attack_changes_what_is_sent() -> None:
@@ -207,8 +188,7 @@ def test_every_attack_changes_what_is_sent() -> None:
         spec = f"{kind}:{SHARE}" + (":params" if kind in FORGERS else "")
         engine, after = letters(FedAvg(), spec)
         assert engine.adversaries == clean.adversaries
-        changed = [id for id in clean.setup.federation
-                   if not np.allclose(flat(after["train", id]), flat(before["train", id]))]  # fmt: skip
+        changed = [id for _, id in before if not np.allclose(*(flat(at["train", id].params) for at in (before, after)))]
         wanted = set(engine.adversaries) - ({min(engine.adversaries)} if kind == "sybil" else set())
         assert set(changed) == wanted, kind
 
@@ -230,8 +210,8 @@ def test_wrong_specs_are_refused(spec: str, said: str) -> None:
 
 
 def test_a_groups_mean_needs_known_groups() -> None:
-    clients = [type(client)(client.id, client.train, client.test) for client in small_federation().values()]
-    setup = small_setup(FedAvg(), Federation(clients, small_federation().task, "small"))
+    clients = [replace(client, group=None) for client in small_federation().values()]
+    setup = small_setup(FedAvg(), Federation(clients, small_federation().task))
     with pytest.raises(ConfigError, match="needs known groups"):
         with_settings(setup, adversaries="group-mean:0.2:params")
 
@@ -245,8 +225,7 @@ FITTED = Fitted({"w": START["w"] + UPDATE, "count": torch.tensor(4)}, {}, 0.1, 5
 
 
 def handed_on(spec: str, seed: int = 0) -> torch.Tensor:
-    attack = Attack.parse(spec)
-    made = attack(FITTED, START, np.random.default_rng(seed))
+    made = Attack.parse(spec)(FITTED, START, np.random.default_rng(seed))
     assert made.params["count"] == 4
     assert (made.steps, made.samples) == (FITTED.steps, FITTED.samples)
     return made.params["w"] - START["w"]
@@ -273,20 +252,24 @@ def test_how_many_there_are(share: float, count: int) -> None:
     assert attack.clients(ids, 0) != attack.clients(ids, 1) or count in (1, 19)
 
 
+def head_of(setup: Setup) -> torch.Tensor:
+    """The head's weight at the server after a round."""
+    engine = begun(setup)
+    weight: torch.Tensor = engine.server.state["params"]["head.weight"]
+    return weight
+
+
+def heads_alone(setup: Setup) -> dict[str, torch.Tensor]:
+    """The same for each client in a federation of its own."""
+    return {id: head_of(replace(setup, clients=setup.federation.reorder([id]))) for id in setup.federation}
+
+
 def test_a_sign_flipping_client_enters_fedavg_with_its_opposite() -> None:
     setup = small_setup(FedAvg(weights="equal"))
-    honest = LocalEngine(setup)
-    honest.round(1)
-    each = {}
-    for id in setup.federation:
-        alone = LocalEngine(replace(setup, clients=setup.federation.reorder([id])))
-        alone.round(1)
-        each[id] = alone.server.state["params"]["head.weight"]
-    engine = LocalEngine(with_settings(setup, adversaries="sign-flip:0.34"))
-    engine.round(1)
+    engine = begun(with_settings(setup, adversaries="sign-flip:0.34"))
     assert len(engine.adversaries) == 2
     start = setup.net.initial["head.weight"]
-    sent = [2 * start - w if id in engine.adversaries else w for id, w in each.items()]
+    sent = [2 * start - w if id in engine.adversaries else w for id, w in heads_alone(setup).items()]
     torch.testing.assert_close(engine.server.state["params"]["head.weight"], torch.stack(sent).mean(0))
     assert set(engine.evaluate()) == set(setup.federation) - engine.adversaries
 
@@ -296,22 +279,12 @@ def test_the_median_holds_where_the_mean_does_not() -> None:
     one_kind = federation.reorder([id for id, client in federation.items() if client.group == "g0"])
     drift = {}
     for name in ("fedavg", "median"):
-        ends = []
-        for spec in ("none", "scale:0.2:50"):
-            engine = LocalEngine(with_settings(small_setup(METHODS[name](), one_kind), adversaries=spec))
-            engine.round(1)
-            ends.append(engine.server.state["params"]["head.weight"])
-        drift[name] = float((ends[0] - ends[1]).norm())
+        setup = small_setup(METHODS[name](), one_kind)
+        drift[name] = float((head_of(setup) - head_of(with_settings(setup, adversaries="scale:0.2:50"))).norm())
     assert drift["median"] < drift["fedavg"] / 20
 
 
 def test_median_of_each_parameter() -> None:
-    setup = small_setup(Median())
-    engine = LocalEngine(setup)
-    engine.round(1)
-    each = []
-    for id in setup.federation:
-        alone = LocalEngine(replace(setup, clients=setup.federation.reorder([id])))
-        alone.round(1)
-        each.append(alone.server.state["params"]["head.weight"].numpy())
-    np.testing.assert_allclose(engine.server.state["params"]["head.weight"].numpy(), np.median(each, axis=0), atol=1e-6)
+    setup = small_setup(METHODS["median"]())
+    each = np.stack([head.numpy() for head in heads_alone(setup).values()])
+    np.testing.assert_allclose(head_of(setup).numpy(), np.median(each, axis=0), atol=1e-6)

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 from torch.utils import _pytree as pytree
 
 import fedkin
@@ -21,6 +20,7 @@ from fedkin.engines.executors.jobs import Modules
 from fedkin.engines.executors.stacked import Fast
 from fedkin.errors import ConfigError
 from fedkin.federation import Client, Federation, Samples, Scale, Task
+from fedkin.flow import Params
 from fedkin.learning import sgd
 from fedkin.learning.devices import Resident
 from fedkin.learning.models import Mixed
@@ -31,11 +31,17 @@ from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.mapl import Mapl
 from fedkin.running.experiment import Experiment, nets_for
 from fedkin.running.loop import run_experiment
+from fedkin.testing import small_federation, small_setup
 from gpu import NAME, OnGpu, gpu
-from support import NET_METHODS, PATTERNS, by_pattern, default_method, play, small_federation, small_setup, stored
+from support import NET_METHODS, PATTERNS, begun, by_pattern, default_method, stored
 from tiny import TABLE
 
 TASK = Task(4, (3, 16, 16))
+# Heads of their own, and losses that draw views or noise, or keep snapshots, are done one by one.
+ALONE = {
+    "drfa", "fedclassavg", "feddyn", "fedem", "fedrep", "fedsr", "knn-per", "mapl", "mapl-plus", "pfedgraph",
+    "scaffold",
+}  # fmt: skip
 OWN_LOSS = ["fedavg", "fedprox", "drfa", "fedclassavg", "fedproto", "fedsr", "mapl", "sfmtl-graph"]
 
 
@@ -44,12 +50,11 @@ def on_device(setup: Setup, device: str, mode: str = "one-by-one") -> Setup:
     return replace(setup, engine=setup.engine.model_copy(update={"device": device, "mode": mode}))
 
 
-def after(setup: Setup, mode: str = "one-by-one", device: str = "cpu") -> tuple[dict[str, dict[str, Tensor]], Any]:
+def after(setup: Setup, mode: str = "one-by-one", device: str = "cpu") -> tuple[dict[str, Params], Any]:
     """Every client's model after two rounds, and the scores."""
-    engine = LocalEngine(on_device(setup, device, mode))
-    play(engine, 1, 2)
+    engine = begun(on_device(setup, device, mode), rounds=2)
     assert not any(isinstance(leaf, OnGpu) for leaf in pytree.tree_leaves(engine.state()))
-    return {id: dict(engine.model(id)) for id in sorted(setup.federation)}, engine.evaluate()
+    return engine.models(), engine.evaluate()
 
 
 @pytest.fixture
@@ -82,15 +87,10 @@ def test_every_method_has_the_same_numbers_on_another_device(name: str, stacks: 
     setup = small_setup(default_method(name), small_federation(4), dtype=torch.float64, clients_per_round=3)
     reference = after(setup)
     # "fast" does one by one what it cannot stack.
-    for mode in ("one-by-one", "fast") if name in PATTERNS else ("fast",):
-        with gpu():
+    with gpu():
+        for mode in ("one-by-one", "fast") if name in PATTERNS else ("fast",):
             agree(reference, after(setup, mode, NAME))
-    # Heads of their own, and losses that draw views or noise, or keep snapshots, are done one by one.
-    alone = {
-        "drfa", "fedclassavg", "feddyn", "fedem", "fedrep", "fedsr", "knn-per", "mapl", "mapl-plus", "pfedgraph",
-        "scaffold",
-    }  # fmt: skip
-    assert (max(stacks, default=0) > 1) == (name not in alone)
+    assert (max(stacks, default=0) > 1) == (name not in ALONE)
 
 
 def images(clients: int = 4) -> Federation:
@@ -149,8 +149,7 @@ def test_nothing_goes_to_the_gpu_or_back_between_the_steps_of_a_fit(name: str, m
     with gpu():
         few, many = transfers(name, 1, mode), transfers(name, 2, mode)
     assert few == many
-    assert few["up"] > 0
-    assert few["down"] > 0
+    assert min(few["up"], few["down"]) > 0
 
 
 def test_views_ask_nothing_of_the_gpu() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -16,8 +17,7 @@ from torch import Tensor, nn
 import fedkin
 from engines.faulty import CASES, FAILS, GARBAGE, ROUNDS, Spoiling, failing, honest, of, phases, ran, setup, victim
 from fedkin import codec
-from fedkin.codec import tensors_of
-from fedkin.engines import Faults, LocalEngine, LoopbackEngine, Outcome, Setup, Traffic
+from fedkin.engines import Faults, LocalEngine, LoopbackEngine, Outcome, Traffic
 from fedkin.engines.failures import TooFew
 from fedkin.engines.results import SERVER, Missing
 from fedkin.engines.setup import KINDS
@@ -32,18 +32,9 @@ from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.sfmtl_graph import SfmtlGraph
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import run_experiment
+from fedkin.testing import small_federation, small_setup
 from fedkin.views import ClientView
-from support import (
-    NET_METHODS,
-    PATTERNS,
-    by_pattern,
-    default_method,
-    play,
-    same,
-    small_federation,
-    small_setup,
-    with_settings,
-)
+from support import NET_METHODS, PATTERNS, begun, by_pattern, changed, finite, with_settings
 from tiny import TABLE, CutAt
 
 NAMES = sorted(small_federation())
@@ -74,14 +65,14 @@ def test_how_often_a_fault_happens(what: str) -> None:
     assert [isinstance(e, Missing) for e in map(again.carry, sent())] == [isinstance(e, Missing) for e in came]
 
 
-@pytest.mark.slow
-def test_before_and_after_training() -> None:
-    for before, share in ((0.0, 0), (0.25, 150), (1.0, 600)):
-        made = Faulty(Transport(), Faults(dropout=0.3, before=before), seed=1)
-        down = [e._replace(sender=SERVER, receiver=e.sender) for e in sent()]
-        lost = [sum(isinstance(made.carry(envelope), Missing) for envelope in way) for way in (down, sent())]
-        assert abs(lost[0] - share) < 60
-        assert abs(lost[1] - (600 - share)) < 60
+@pytest.mark.parametrize(("before", "share"), [(0.0, 0), (0.25, 150), (0.5, 300), (1.0, 600)])
+def test_an_exchange_is_lost_before_or_after_training_never_both(before: float, share: int) -> None:
+    made = Faulty(Transport(), Faults(dropout=0.3, before=before), seed=1)
+    down = [e._replace(sender=SERVER, receiver=e.sender) for e in sent()]
+    lost = [[made.carry(envelope) is Missing.LOST for envelope in way] for way in (down, sent())]
+    assert not any(there and back for there, back in zip(*lost, strict=True))
+    assert abs(sum(lost[0]) - share) < 60  # binomial: of 600 in all, with a standard deviation of 20.5
+    assert abs(sum(lost[1]) - (600 - share)) < 60
 
 
 def test_a_client_that_is_gone_never_comes_back() -> None:
@@ -102,8 +93,7 @@ def test_a_crash_is_a_client_that_was_not_reached() -> None:
     rows = [row for row in engine.round(1).traffic if row.missing]
     assert {row[6:] for row in rows} == {("failed", "crashed, as faults.crash has it")}
     crashed = {row.sender for row in rows}
-    absent = LocalEngine(small_setup(FedAvg()), transport=Spoiling(lambda e: e.receiver in crashed))
-    absent.round(1)
+    absent = begun(small_setup(FedAvg()), transport=Spoiling(lambda e: e.receiver in crashed))
     assert codec.encode(engine.state()) == codec.encode(absent.state())
 
 
@@ -129,19 +119,17 @@ def test_every_kind_of_garbage_is_refused(kind: str) -> None:
 @pytest.mark.parametrize("name", by_pattern(NET_METHODS))
 def test_every_method_ends_finite_with_all_faults_at_once(name: str) -> None:
     faults = {"dropout": 0.3, "garbage": 0.1, "late": 0.1, "stale": 0.1, "crash": 0.1, "gone": 0.1}
-    engine = faulty(faults, default_method(name), local_steps=1)
-    play(engine, 1, 2, 3, 4)
-    for id in engine.setup.federation:
-        assert all(bool(torch.isfinite(tensor).all()) for tensor in engine.model(id).values())
+    engine = faulty(faults, CASES[name], local_steps=1)
+    for number in (1, 2, 3, 4):
+        engine.round(number)
+    assert finite(*(engine.model(id) for id in engine.setup.federation))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PATTERNS)
 def test_faults_are_the_same_behind_bytes(name: str) -> None:
-    setup = with_settings(
-        small_setup(CASES[name]), {"dropout": 0.2, "garbage": 0.2, "late": 0.1, "stale": 0.1, "crash": 0.1}
-    )
-    one, other = LocalEngine(setup), LoopbackEngine(setup)
+    faults = {"dropout": 0.2, "garbage": 0.2, "late": 0.1, "stale": 0.1, "crash": 0.1}
+    one, other = (kind(with_settings(small_setup(CASES[name]), faults)) for kind in (LocalEngine, LoopbackEngine))
     for number in (1, 2, 3):
         rows = [sorted(row for row in engine.round(number).traffic if row.missing) for engine in (one, other)]
         assert rows[0] == rows[1]
@@ -196,26 +184,22 @@ class Fragile(FedAvg):
         return Message(params=fitted.params, n=client.size)
 
 
+FRAGILE = Fragile(rows=small_federation()[NAMES[1]].size)
+
+
 @pytest.mark.parametrize("mode", ["one-by-one", "fast"])
 @pytest.mark.parametrize("engine", [LocalEngine, LoopbackEngine])
 def test_a_bug_that_only_one_client_finds(engine: type[LocalEngine], mode: str) -> None:
-    federation = small_federation()
-    setup = with_settings(small_setup(Fragile(rows=federation[NAMES[1]].size), federation), mode=mode)
-    made = engine(setup)
-    try:
+    with closing(engine(with_settings(small_setup(FRAGILE), mode=mode))) as made:
         (row,) = [row for row in made.round(1).traffic if row.missing]
-    finally:
-        made.close()
     assert row[:4] == (1, NAMES[1], SERVER, "train")
     assert row.bytes == 0
     assert row.reason == "KeyError in the net or the loss: 'no such key'"
 
 
 def test_errors_may_stop_the_run_at_the_first_client() -> None:
-    federation = small_federation()
-    setup = with_settings(small_setup(Fragile(rows=federation[NAMES[1]].size), federation), errors="stop")
     with pytest.raises(MethodError, match=rf"round 1, client '{NAMES[1]}', phase 'train': KeyError in the net") as told:
-        LocalEngine(setup).round(1)
+        LocalEngine(with_settings(small_setup(FRAGILE), errors="stop")).round(1)
     assert isinstance(told.value.__cause__, KeyError)
 
 
@@ -230,19 +214,12 @@ def test_a_bug_that_all_clients_find_stops_the_run_in_any_case() -> None:
 
 
 def test_python_users_are_warned_of_clients_that_failed() -> None:
-    federation = small_federation()
-    broken = Fragile(rows=federation[NAMES[1]].size)
-    with pytest.warns(
-        RuntimeWarning, match=rf"client '{NAMES[1]}' in round 1, phase 'train': failed: KeyError"
-    ) as warned:
-        result = fedkin.run(broken, federation, rounds=2)
+    why, federation = "failed: KeyError in the net or the loss: 'no such key'", small_federation()
+    with pytest.warns(RuntimeWarning, match=f"client '{NAMES[1]}' in round 1, phase 'train': {why}") as warned:
+        result = fedkin.run(FRAGILE, federation, rounds=2)
     assert warned[0].filename == __file__  # the line that called, not one of fedkin
-    assert result.summary["missing"]["clients"] == {
-        NAMES[1]: {
-            "count": 2, "round": 1, "phase": "train",
-            "reason": "failed: KeyError in the net or the loss: 'no such key'",
-        }
-    }  # fmt: skip
+    told = {"count": 2, "round": 1, "phase": "train", "reason": why}
+    assert result.summary["missing"]["clients"] == {NAMES[1]: told}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         fedkin.run("fedavg", federation, rounds=2, faults={"crash": 0.3})
@@ -265,28 +242,19 @@ def test_a_client_whose_test_samples_break_the_net_has_no_score() -> None:
     federation = small_federation()
     bad = federation[NAMES[2]]
     wild = replace(bad.test, x=torch.full((len(bad.test), 5), 99.0))
-    clients = [replace(bad, test=wild) if id == bad.id else client for id, client in federation.items()]
-    setup = small_setup(FedAvg(), type(federation)(clients, federation.task, "odd"))
-    engine = LocalEngine(replace(setup, net=Net(Picky(), nn.Linear(7, 4))))
-    engine.round(1)
+    setup = small_setup(FedAvg(), changed(federation, bad.id, test=wild))
+    engine = begun(replace(setup, net=Net(Picky(), nn.Linear(7, 4))))
     assert set(engine.evaluate()) == set(NAMES) - {bad.id}
-    ((sender, told, words),) = [(row.sender, row.phase, row.reason) for row in engine.missed]
-    assert (sender, told) == (bad.id, "evaluate")
-    assert words == "RuntimeError in the net or the loss: such inputs were never thought of"
+    words = "RuntimeError in the net or the loss: such inputs were never thought of"
+    assert [(row.sender, row.phase, row.reason) for row in engine.missed] == [(bad.id, "evaluate", words)]
 
 
 # -- too few replies --------------------------------------------------------------------------------------------------
 
 
-def losing(setup: Setup, round: int, phase: str = "update") -> LocalEngine:
-    return LocalEngine(
-        setup, transport=Spoiling(lambda e: (e.round, e.phase) == (round, phase) and e.receiver == SERVER)
-    )
-
-
 def test_a_round_with_too_few_replies_is_skipped_as_if_it_had_not_been() -> None:
-    engine = losing(with_settings(small_setup(SfmtlGraph()), min_replies=2), 2)
-    engine.round(1)
+    lost = Spoiling(lambda e: (e.round, e.phase, e.receiver) == (2, "update", SERVER))
+    engine = begun(with_settings(small_setup(SfmtlGraph()), min_replies=2), transport=lost)
     before = engine.state()
     outcome = engine.round(2)
     assert outcome.skipped == "round 2, phase 'update': 0 of 6 clients answered, fewer than the 2 of run.min_replies"
@@ -335,31 +303,14 @@ def empty_is_fine(kind: str, phase: str) -> bool:
     return kind == "missing" and phase in ("spread", "sign_moments")
 
 
-def like_absent(name: str, phase: str, kind: str) -> None:
-    """Spoil the victim's messages of this phase in one round: bits and records are those of messages that are lost."""
-    id, round = victim(name), phases(name)[phase]
-    last = min(round + 1, ROUNDS)
-    spoiled, missing, engine = ran(setup(name), Spoiling(of(id, phase, round), GARBAGE[kind]), last)
-    absent, lost, _ = without(name, phase, round, False, last)
-    assert spoiled == absent
-    assert {(row.sender, row.phase, row.round) for row in lost} == {(id, phase, round)}
-    if not empty_is_fine(kind, phase):
-        assert {row[:4] for row in missing} == {row[:4] for row in lost}
-        assert {row.missing for row in missing} == {"refused"}
-    finite(engine)
-
-
 @cache
 def without(name: str, phase: str, round: int, request: bool, rounds: int) -> tuple[bytes, list[Traffic], LocalEngine]:
     """A run in which the victim's message of this phase, or the request for it, is lost."""
     return ran(setup(name), Spoiling(of(victim(name), phase, round, request)), rounds)
 
 
-def finite(engine: LocalEngine) -> None:
-    for pointer, tensor in tensors_of(engine.state()).items():
-        assert not tensor.is_floating_point() or bool(torch.isfinite(tensor).all()), pointer
-    for id in engine.setup.federation:
-        assert all(bool(torch.isfinite(tensor).all()) for tensor in engine.model(id).values()), id
+def stays_finite(engine: LocalEngine) -> bool:
+    return finite(engine.state(), *(engine.model(id) for id in engine.setup.federation))
 
 
 def fails_like_absent(name: str, phase: str, how: str) -> None:
@@ -368,7 +319,7 @@ def fails_like_absent(name: str, phase: str, how: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         failing(patch, how, id, phase, round)
         failed, missing, engine = ran(setup(name), Spoiling(lambda envelope: False), round)
-    finite(engine)
+    assert stays_finite(engine)
     ((sender, told, words),) = {(row.sender, row.phase, row.reason) for row in missing}
     assert (sender, told) == (id, phase)
     assert words.startswith(("OSError: the disk", "ZeroDivisionError: a bug that only"))
@@ -378,21 +329,13 @@ def fails_like_absent(name: str, phase: str, how: str) -> None:
     _, _, absent = ran(setup(name), Spoiling(lambda envelope: envelope.sender == id), round)
     assert id not in engine.states
     for other in set(engine.setup.federation) - {id}:
-        assert same(engine.model(other), absent.model(other))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", all_cases)
-def test_honest_clients_are_never_refused(name: str) -> None:
-    found = phases(name)
-    assert found or name == "local"
-    for asked in found:
-        assert type(CASES[name]).declared(asked) is not None, f"{asked}: declare what it sends"
+        assert codec.encode(dict(engine.model(other))) == codec.encode(dict(absent.model(other)))
 
 
 @pytest.mark.parametrize("name", all_cases)
 def test_all_garbage_is_refused_in_every_phase(name: str) -> None:
     validator, found, checked = honest(name)
+    assert found or name == "local"
     assert {asked for asked, _, _ in checked} >= set(found)
     for asked, message, request in checked:
         for kind, spoil in GARBAGE.items():
@@ -405,7 +348,7 @@ def test_all_garbage_is_refused_in_every_phase(name: str) -> None:
 def test_a_method_goes_on_without_a_reply_in_any_phase(name: str) -> None:
     """What is refused is as good as lost: all kinds of garbage show it for each pattern."""
     for asked, round in phases(name).items():
-        finite(without(name, asked, round, False, min(round + 1, ROUNDS))[2])
+        assert stays_finite(without(name, asked, round, False, min(round + 1, ROUNDS))[2])
 
 
 @pytest.mark.parametrize("name", PATTERNS)
@@ -413,8 +356,18 @@ def test_a_method_goes_on_without_a_reply_in_any_phase(name: str) -> None:
     "kind", [pytest.param(kind, marks=() if kind == "nan" else pytest.mark.slow) for kind in GARBAGE]
 )
 def test_all_kinds_of_garbage_in_every_phase_of_each_pattern(name: str, kind: str) -> None:
-    for asked in phases(name):
-        like_absent(name, asked, kind)
+    """Spoil the victim's messages of a phase in one round: bits and records are those of messages that are lost."""
+    id = victim(name)
+    for asked, round in phases(name).items():
+        last = min(round + 1, ROUNDS)
+        spoiled, missing, engine = ran(setup(name), Spoiling(of(id, asked, round), GARBAGE[kind]), last)
+        absent, lost, _ = without(name, asked, round, False, last)
+        assert spoiled == absent
+        assert {(row.sender, row.phase, row.round) for row in lost} == {(id, asked, round)}
+        if not empty_is_fine(kind, asked):
+            assert {row[:4] for row in missing} == {row[:4] for row in lost}
+            assert {row.missing for row in missing} == {"refused"}
+        assert stays_finite(engine)
 
 
 @pytest.mark.parametrize("name", all_cases)

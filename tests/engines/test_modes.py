@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
@@ -22,41 +23,24 @@ from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.local import Local
 from fedkin.methods.sfmtl_graph import SfmtlGraph
-from support import (
-    NET_METHODS,
-    PATTERNS,
-    by_pattern,
-    default_method,
-    play,
-    same,
-    small_federation,
-    small_setup,
-    with_settings,
-)
+from fedkin.testing import small_setup
+from support import NET_METHODS, PATTERNS, by_pattern, default_method, same, trained_models, with_settings
 
 MODES = ["one-by-one", "fast", pytest.param("workers", marks=pytest.mark.slow)]
 
 
 def after(setup: Setup, mode: str, rounds: int = 3, workers: int = 1) -> tuple[dict[str, dict[str, Tensor]], Any]:
-    engine = LocalEngine(with_settings(setup, mode=mode, workers=workers))
-    try:
-        play(engine, *range(1, rounds + 1))
-        return {id: dict(engine.model(id)) for id in sorted(setup.federation)}, engine.evaluate()
-    finally:
-        engine.close()
+    with closing(LocalEngine(with_settings(setup, mode=mode, workers=workers))) as engine:
+        return trained_models(engine, rounds), engine.evaluate()
 
 
-@pytest.mark.parametrize("name", by_pattern(NET_METHODS))
-def test_stacked_agrees_with_one_by_one(name: str) -> None:
-    stacked_agrees(name, torch.float64, 1e-9)
-
-
-@pytest.mark.parametrize("name", PATTERNS)
-def test_stacked_agrees_with_one_by_one_in_float32(name: str) -> None:
-    stacked_agrees(name, torch.float32, 1e-4)
-
-
-def stacked_agrees(name: str, dtype: torch.dtype, tolerance: float) -> None:
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [*((name, torch.float32) for name in PATTERNS),
+     *(pytest.param(*each.values, torch.float64, marks=each.marks) for each in by_pattern(NET_METHODS))],
+)  # fmt: skip
+def test_stacked_agrees_with_one_by_one(name: str, dtype: torch.dtype) -> None:
+    tolerance = 1e-9 if dtype == torch.float64 else 1e-4
     setup = small_setup(default_method(name), dtype=dtype, clients_per_round=5)
     reference, scores = after(setup, "one-by-one")
     models, other = after(setup, "fast")
@@ -80,19 +64,13 @@ def test_jobs_and_results_of_every_method_cross_as_bytes(name: str, workers_here
 
 
 @pytest.mark.slow
-def test_a_worker_gives_the_bits_of_one_by_one() -> None:
-    gives_the_bits_of_one_by_one(small_setup(METHODS["mapl"](), clients_per_round=5))
-
-
-@pytest.mark.slow
-def test_workers_give_the_bits_of_one_by_one_however_many_there_are() -> None:
-    gives_the_bits_of_one_by_one(small_setup(SfmtlGraph(lam=0.5, anchors="mean")), workers=2)
+@pytest.mark.parametrize(("method", "workers"), [(METHODS["mapl"](), 1), (SfmtlGraph(lam=0.5, anchors="mean"), 2)])
+def test_workers_give_the_bits_of_one_by_one_however_many_there_are(method: Any, workers: int) -> None:
+    gives_the_bits_of_one_by_one(small_setup(method, clients_per_round=5), workers)
 
 
 def test_stacks_are_the_same_bits_each_time() -> None:
-    setup = small_setup(FedAvg())
-    one, _ = after(setup, "fast")
-    other, _ = after(setup, "fast")
+    one, other = (after(small_setup(FedAvg()), "fast")[0] for _ in range(2))
     assert same(one, other)
 
 
@@ -105,16 +83,14 @@ def test_an_error_names_the_client_in_every_mode(mode: str, workers_here: None) 
 
 @pytest.mark.parametrize("written", [True, False])
 def test_buffers_and_dropout_are_stacked_or_fall_back_to_one_by_one(written: bool) -> None:
-    federation = small_federation()
     middle = nn.Tanh() if written else nn.Softsign()
 
     def make() -> tuple[nn.Module, nn.Module]:
         first = nn.Linear(5, 6, bias=False)  # before a normalisation a bias has no gradient but rounding
         return nn.Sequential(first, nn.BatchNorm1d(6), middle, nn.Dropout(0.3)), nn.Linear(6, 4)
 
-    setup = replace(small_setup(Local(), federation), net=Net.build(make, 1))
-    one, _ = after(setup, "one-by-one")
-    other, _ = after(setup, "fast")
+    setup = replace(small_setup(Local()), net=Net.build(make, 1))
+    one, other = (after(setup, mode)[0] for mode in ("one-by-one", "fast"))
     torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-5)
     assert same(one, other) != written  # stacked steps have bits of their own
 
@@ -146,15 +122,14 @@ def test_phases_with_many_requests(workers_here: None) -> None:
 
 
 @pytest.mark.slow
-def test_a_worker_that_dies_is_an_error_that_says_so(federation: Federation) -> None:
-    engine = LocalEngine(with_settings(small_setup(FedAvg(), federation), mode="workers", workers=1))
-    executor: Any = engine.site.executor
-    engine.round(1)
-    for pid in executor.pool._processes:
-        os.kill(pid, signal.SIGKILL)
-    with pytest.raises(RunError, match=r"a worker process has ended: .*; if memory ran out, lower run.workers"):
-        engine.round(2)
-    engine.close()
+def test_a_worker_that_dies_is_an_error_that_says_so() -> None:
+    with closing(LocalEngine(with_settings(small_setup(FedAvg()), mode="workers", workers=1))) as engine:
+        executor: Any = engine.site.executor
+        engine.round(1)
+        for pid in executor.pool._processes:
+            os.kill(pid, signal.SIGKILL)
+        with pytest.raises(RunError, match=r"a worker process has ended: .*; if memory ran out, lower run.workers"):
+            engine.round(2)
     assert not Path(executor.folder.name).exists()
 
 
@@ -168,17 +143,19 @@ class _Unreadable:
         return int, ("no number",)
 
 
-class SendsUnreadable(FedAvg):
-    """FedAvg with such a loss."""
+class WithLoss(FedAvg):
+    """FedAvg with a loss of its own."""
+
+    loss: Any
 
     def train(self, client: Any, message: Message) -> ClientFlow[Message]:
-        fitted = yield Fit(message["params"], _Unreadable())
+        fitted = yield Fit(message["params"], self.loss)
         return Message(params=fitted.params, n=client.size)
 
 
 @pytest.mark.slow
 def test_a_worker_says_what_it_cannot_read(workers_here: None) -> None:
-    setup = small_setup(SendsUnreadable())
+    setup = small_setup(WithLoss(loss=_Unreadable()))
     after(setup, "one-by-one", rounds=1)
     with pytest.raises(RunError, match=r"client 'site-.' \(ValueError: invalid literal.*'no number'\).*'one-by-one'"):
         after(setup, "workers")
@@ -193,19 +170,8 @@ class _NotOverStacks:
         return loss
 
 
-class LooksInside(FedAvg):
-    """FedAvg with such a loss."""
-
-    def train(self, client: Any, message: Message) -> ClientFlow[Message]:
-        fitted = yield Fit(message["params"], _LOSS)
-        return Message(params=fitted.params, n=client.size)
-
-
-_LOSS = _NotOverStacks()
-
-
 def test_a_loss_that_cannot_be_stacked_runs_one_by_one() -> None:
-    setup = small_setup(LooksInside())
+    setup = small_setup(WithLoss(loss=_NotOverStacks()))
     models, scores = after(setup, "fast")
     reference, expected = after(setup, "one-by-one")
     assert scores == expected

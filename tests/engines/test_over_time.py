@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -10,11 +11,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from engines.faulty import Spoiling
+from engines.faulty import CASES, Spoiling
 from fedkin import codec
 from fedkin.engines import LocalEngine, Setup
 from fedkin.errors import ConfigError, DataError
-from fedkin.federation import AnyRoster, Change, Entry, Federation, Roster
+from fedkin.federation import AnyRoster, Change, Client, Entry, Federation, Roster
 from fedkin.flow import Ask, ClientFlow, Fit, Infer, Message, Params, PeerFlow, PeerMethod, ServerFlow, Share, phase
 from fedkin.learning.models import Mlp
 from fedkin.learning.net import Net
@@ -22,151 +23,118 @@ from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.local import Local
 from fedkin.views import ClientView, PeerView, ServerView
-from support import NET_METHODS, by_pattern, default_method, play, same, small_federation, small_setup, with_settings
+from support import NET_METHODS, after, by_pattern, changed, play, same, small_federation, small_setup, with_settings
 
 WORKERS = pytest.param("workers", marks=pytest.mark.slow)
 
 
-def changed(federation: Federation, **fields: Any) -> Federation:
-    """The federation with fields of its first client (by id) set anew."""
-    first = sorted(federation)[0]
-    return Federation(
-        [replace(c, **fields) if id == first else c for id, c in federation.items()], federation.task, federation.name
-    )
+FIRST, OTHER, THIRD, *_ = sorted(small_federation())
+
+
+def with_first(**fields: Any) -> Federation:
+    """The small federation with fields of its first client (by id) set anew."""
+    return changed(small_federation(), FIRST, **fields)
+
+
+def drifting() -> tuple[Federation, Client]:
+    """One in which the first client has the samples of another one from round 2 on; and that other one."""
+    new = small_federation()[OTHER]
+    return with_first(changes=(Change(2, new.train, new.test, new.group),)), new
+
+
+def without_first() -> Federation:
+    return small_federation().reorder([id for id in small_federation() if id != FIRST])
 
 
 @pytest.mark.parametrize("mode", ["one-by-one", "fast", WORKERS])
 def test_drift_is_training_on_the_new_samples(mode: str, workers_here: None) -> None:
     """From its round on, a changed client is the client that owns the new samples."""
-    federation = small_federation()
-    first, other = sorted(federation)[:2]
-    new = federation[other]
-    drifting = changed(federation, changes=(Change(2, new.train, new.test, new.group),))
-    engine = LocalEngine(with_settings(small_setup(Local(), drifting), mode=mode, workers=1))
-    try:
+    federation, new = drifting()
+    with closing(LocalEngine(with_settings(small_setup(Local(), federation), mode=mode, workers=1))) as engine:
         play(engine, 1, 2)
-        drifted, scores = engine.model(first), engine.evaluate()
-    finally:
-        engine.close()
-    plain = LocalEngine(small_setup(Local(), federation))
-    plain.round(1)
-    after = LocalEngine(small_setup(Local(), changed(federation, train=new.train, test=new.test)))
-    after.restore(plain.state())
-    after.round(2)
-    torch.testing.assert_close(drifted, after.model(first), rtol=1e-5, atol=1e-6)
-    assert scores[first].n == len(new.test)
-    assert scores[first].right == after.evaluate()[first].right
+        drifted, score = engine.model(FIRST), engine.evaluate()[FIRST]
+    plain, _ = after(Local(), 1)
+    moved = LocalEngine(small_setup(Local(), with_first(train=new.train, test=new.test)))
+    moved.restore(plain.state())
+    moved.round(2)
+    torch.testing.assert_close(drifted, moved.model(FIRST), rtol=1e-5, atol=1e-6)
+    assert (score.n, score.right) == (len(new.test), moved.evaluate()[FIRST].right)
 
 
 def test_a_newcomer_is_not_there_before_its_round() -> None:
-    federation = changed(small_federation(), joins=3)
-    first = sorted(federation)[0]
-    engine = LocalEngine(small_setup(FedAvg(), federation))
-    assert first not in engine.round(1).sampled
-    assert first not in engine.evaluate()
-    engine.round(2)
-    assert first in engine.round(3).sampled
-    assert first in engine.evaluate()
+    engine = LocalEngine(small_setup(FedAvg(), with_first(joins=3)))
+    for number in (1, 2, 3):
+        assert (FIRST in engine.round(number).sampled) == (FIRST in engine.evaluate()) == (number == 3)
 
 
 def test_data_of_who_has_left_count_no_more() -> None:
     """From then on the federation is the one without this client."""
-    whole = small_federation()
-    federation = changed(whole, away=((3, None),))
-    first = sorted(federation)[0]
-    engine, other = LocalEngine(small_setup(FedAvg(), federation)), LocalEngine(small_setup(FedAvg(), whole))
+    engine = LocalEngine(small_setup(FedAvg(), with_first(away=((3, None),))))
     for number in (1, 2):
         assert not engine.round(number).events
-        other.round(number)
-    without = LocalEngine(small_setup(FedAvg(), whole.reorder([id for id in whole if id != first])))
-    without.restore({**other.state(), "clients": {}})
+    without = LocalEngine(small_setup(FedAvg(), without_first()))
+    without.restore({**after(FedAvg(), 2)[0].state(), "clients": {}})
     outcome = engine.round(3)
-    assert outcome.events == {"left": (first,)}
+    assert outcome.events == {"left": (FIRST,)}
     assert outcome.sampled == without.round(3).sampled
-    assert first not in engine.evaluate()
+    assert FIRST not in engine.evaluate()
     assert same(without.server.state["params"], engine.server.state["params"])
 
 
 def test_who_comes_back_is_a_newcomer() -> None:
     """Nothing is left of its state, at the server and at itself."""
-    federation = changed(small_federation(), away=((2, 2),))
-    first = sorted(federation)[0]
-    engine = LocalEngine(small_setup(Local(), federation))
-    late = LocalEngine(small_setup(Local(), changed(small_federation(), joins=3)))
-    for number in (1, 2, 3):
-        outcome = engine.round(number)
-        late.round(number)
-    assert outcome.events == {"joined": (first,)}
-    assert same(late.model(first), engine.model(first))
+    engine, outcome = after(Local(), 3, with_first(away=((2, 2),)))
+    late, _ = after(Local(), 3, with_first(joins=3))
+    assert outcome.events == {"joined": (FIRST,)}
+    assert same(late.model(FIRST), engine.model(FIRST))
 
 
 @pytest.mark.parametrize("method", ["kin", "flt-same", "fedamp"])
 def test_a_run_goes_on_bit_for_bit_after_somebody_has_left(method: str) -> None:
-    setup = small_setup(METHODS[method](), changed(small_federation(), joins=2, away=((3, 3),)), rounds=4)
+    setup = small_setup(METHODS[method](), with_first(joins=2, away=((3, 3),)), rounds=4)
     engine, resumed = LocalEngine(setup), LocalEngine(setup)
     play(engine, 1, 2, 3)
     resumed.restore(codec.decode(codec.encode(engine.state())))
-    assert engine.round(4).events == resumed.round(4).events == {"joined": (min(setup.federation),)}
+    assert engine.round(4).events == resumed.round(4).events == {"joined": (FIRST,)}
     assert same(engine.models(), resumed.models())
 
 
-def test_absences_follow_each_other() -> None:
-    for wrong in (((1, 2),), ((4, 3),), ((3, None), (5, 6)), ((5, 6), (3, 4))):
-        with pytest.raises(DataError, match="and is away in"):
-            changed(small_federation(), away=wrong)
-
-
 def test_an_unseen_client_never_trains_and_is_scored_with_the_global_model() -> None:
-    federation = changed(small_federation(), seen=False)
-    first = sorted(federation)[0]
-    engine = LocalEngine(small_setup(FedAvg(), federation))
-    outcome = engine.round(1)
-    assert first not in outcome.sampled
-    assert all(first not in (message.sender, message.receiver) for message in outcome.traffic)
-    assert engine.evaluate()[first].n == len(federation[first].test)
-    assert engine.model(first) is engine.server.state["params"]
-    without = LocalEngine(small_setup(FedAvg(), federation.reorder([id for id in federation if id != first])))
-    without.round(1)
+    federation = with_first(seen=False)
+    engine, outcome = after(FedAvg(), 1, federation)
+    assert FIRST not in outcome.sampled
+    assert all(FIRST not in (message.sender, message.receiver) for message in outcome.traffic)
+    assert engine.evaluate()[FIRST].n == len(federation[FIRST].test)
+    assert engine.model(FIRST) is engine.server.state["params"]
+    without, _ = after(FedAvg(), 1, without_first())
     assert same(without.server.state["params"], engine.server.state["params"])
 
 
 def test_a_drifting_client_that_kept_its_model_is_scored_on_its_new_samples() -> None:
     """In the round of the change nobody is reached: models stay the very objects they were."""
-    federation = small_federation()
-    first, other = sorted(federation)[:2]
-    new = federation[other]
-    engine = LocalEngine(
-        small_setup(FedAvg(), changed(federation, changes=(Change(2, new.train, new.test, new.group),)))
-    )
-    engine.round(1)
+    engine, _ = after(FedAvg(), 1, drifting()[0])
     before = engine.evaluate()
     engine.log.transport = Spoiling(lambda envelope: True)
     engine.round(2)
-    after = engine.evaluate()
-    assert (after[first].loss, after[first].right) == (after[other].loss, after[other].right)
-    assert after[first].loss != before[first].loss
-    assert all(after[id] == before[id] for id in federation if id != first)
+    now = engine.evaluate()
+    assert (now[FIRST].loss, now[FIRST].right) == (now[OTHER].loss, now[OTHER].right)
+    assert now[FIRST].loss != before[FIRST].loss
+    assert all(now[id] == before[id] for id in now if id != FIRST)
 
 
 def test_a_second_look_at_unseen_clients_finds_the_same_models() -> None:
-    federation = changed(small_federation(), seen=False)
-    first = sorted(federation)[0]
-    engine = LocalEngine(small_setup(Welcoming(), federation))
-    engine.round(1)
-    one, other = engine.model(first), engine.model(first)
-    assert same(one, other)
+    engine, _ = after(Welcoming(), 1, with_first(seen=False))
+    assert same(engine.model(FIRST), engine.model(FIRST))
 
 
 @pytest.mark.parametrize("name", by_pattern(NET_METHODS))
 def test_an_unseen_client_without_training_samples_is_scored_all_the_same(name: str) -> None:
     """`unseen_test = "all"` makes such clients."""
-    federation = small_federation()
-    first = sorted(federation)[0]
-    bare = changed(federation, seen=False, train=federation[first].train.take([]))
-    engine = LocalEngine(small_setup(default_method(name), bare))
+    own = small_federation()[FIRST]
+    engine = LocalEngine(small_setup(CASES[name], with_first(seen=False, train=own.train.take([]))))
     for number in (1, 2):
         engine.round(number)
-        assert engine.evaluate()[first].n == len(federation[first].test)
+        assert engine.evaluate()[FIRST].n == len(own.test)
 
 
 class Welcoming(FedAvg):
@@ -189,40 +157,34 @@ class Welcoming(FedAvg):
 
 
 def test_a_welcome_leaves_no_trace() -> None:
-    federation = changed(small_federation(), seen=False)
-    first = sorted(federation)[0]
-    setup = small_setup(Welcoming(), federation, dropout=0.9, seed=5)
-    engine, unlooked = LocalEngine(setup), LocalEngine(setup)
-    for runner in (engine, unlooked):
-        runner.round(1)
-    model = engine.model(first)
+    engine, unlooked = (after(Welcoming(), 1, with_first(seen=False), dropout=0.9, seed=5)[0] for _ in range(2))
+    model = engine.model(FIRST)
     engine.evaluate()
     assert not torch.equal(model["head.weight"], engine.server.state["params"]["head.weight"])
-    assert first not in engine.states
+    assert FIRST not in engine.states
     assert codec.encode(engine.state()) == codec.encode(unlooked.state())
     assert vars(engine.round(2)) == vars(unlooked.round(2))  # FedAvg makes no graph
+
+
+OWN = small_federation()[FIRST]
 
 
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
         ({"joins": 0}, "joins in round 0"),
-        ({"changes": "twice"}, "ascending rounds"),
-        ({"changes": "empty"}, "no training samples from round 2 on"),
+        ({"changes": (Change(2, OWN.train, OWN.test),) * 2}, "ascending rounds"),
+        ({"changes": (Change(2, OWN.train.take([]), OWN.test),)}, "no training samples from round 2 on"),
+        *(({"away": away}, "and is away in") for away in (
+            ((1, 2),), ((4, 3),), ((3, None), (5, 6)), ((5, 6), (3, 4)))),
     ],
-)
+)  # fmt: skip
 def test_bad_changes_are_refused(fields: dict[str, Any], said: str) -> None:
-    federation = small_federation()
-    own = federation[sorted(federation)[0]]
-    empty = own.train.take([])
-    made = {"twice": (Change(2, own.train, own.test),) * 2, "empty": (Change(2, empty, own.test),)}
-    fields = {name: made.get(value, value) for name, value in fields.items()}
     with pytest.raises(DataError, match=said):
-        changed(federation, **fields)
+        with_first(**fields)
 
 
-def test_a_federation_of_unseen_clients_is_refused() -> None:
-    federation = small_federation()
+def test_a_federation_of_unseen_clients_is_refused(federation: Federation) -> None:
     with pytest.raises(DataError, match="unseen"):
         Federation([replace(c, seen=False) for c in federation.values()], federation.task)
 
@@ -251,12 +213,9 @@ def test_another_net_and_other_samples_give_the_same_in_every_mode(other: str, w
     Probing.other = Net.build(lambda: Mlp(hidden=(3, 6)).build(federation.task), 5)
     said: dict[str, dict[str, Tensor]] = {}
     for mode in ("one-by-one", other):
-        engine = LocalEngine(with_settings(small_setup(Probing(), federation), mode=mode, workers=1))
-        try:
+        with closing(LocalEngine(with_settings(small_setup(Probing(), federation), mode=mode, workers=1))) as engine:
             engine.round(1)
             said[mode] = {id: engine.states[id]["logits"] for id in federation}
-        finally:
-            engine.close()
     assert {logits.shape for logits in said["one-by-one"].values()} == {(8, 4)}
     if other == "workers":
         assert same(said["one-by-one"], said[other])
@@ -280,16 +239,13 @@ class Bodies(Local):
 @pytest.mark.parametrize("mode", ["one-by-one", "fast", WORKERS])
 def test_unlike_nets_train_as_they_would_alone(mode: str, workers_here: None) -> None:
     setup = unlike(small_setup(Bodies()))
-    engine = LocalEngine(with_settings(setup, mode=mode, workers=2))
-    try:
+    with closing(LocalEngine(with_settings(setup, mode=mode, workers=2))) as engine:
         engine.round(1)
         for id in setup.federation:
             alone = replace(setup, net=setup.net_of(id), nets=None, clients=setup.federation.reorder([id]))
             plain = LocalEngine(alone)
             plain.round(1)
             torch.testing.assert_close(engine.model(id), plain.model(id), rtol=1e-5, atol=1e-6)
-    finally:
-        engine.close()
 
 
 def test_a_method_that_needs_one_model_refuses_several() -> None:
@@ -366,31 +322,20 @@ MADE = pytest.mark.parametrize("made", [lambda federation: federation, without_s
 
 
 def moving() -> Federation:
-    still = small_federation()
-    first, second, third, *_ = sorted(still)
-    other = still[second]
-    clients = [
-        replace(client, changes=(Change(2, other.train, other.test, other.group),)) if id == first
-        else replace(client, joins=3) if id == second
-        else replace(client, seen=False) if id == third
-        else client
-        for id, client in still.items()
-    ]  # fmt: skip
-    return Federation(clients, still.task)
+    return changed(changed(drifting()[0], OTHER, joins=3), THIRD, seen=False)
 
 
 @pytest.mark.parametrize("round", [0, 1, 2, 3, 9])
 @MADE
 def test_a_roster_is_that_of_its_round(made: Callable[[Federation], AnyRoster], round: int) -> None:
     federation = moving()
-    first, second, third, *_ = sorted(federation)
     now = made(federation).at(round)
-    here = [id for id in federation if id != second or round >= 3]
+    here = [id for id in federation if id != OTHER or round >= 3]
     assert list(now) == here
-    assert (now.seen, now.unseen) == (tuple(sorted(set(here) - {third})), (third,))
-    was = federation[second if round >= 2 else first]
-    assert (now[first].size, now[first].group) == (was.size, was.group)
-    assert now.planted == {id: was.group if id == first else federation[id].group for id in here}
+    assert (now.seen, now.unseen) == (tuple(sorted(set(here) - {THIRD})), (THIRD,))
+    was = federation[OTHER if round >= 2 else FIRST]
+    assert (now[FIRST].size, now[FIRST].group) == (was.size, was.group)
+    assert now.planted == {id: was.group if id == FIRST else federation[id].group for id in here}
 
 
 @MADE

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import pytest
-import torch
 
 from fedkin.engines import LocalEngine, LoopbackEngine
 from fedkin.errors import MethodError
@@ -13,23 +12,11 @@ from fedkin.federation import Federation
 from fedkin.flow import Fit, Message, Params, PeerFlow, PeerMethod, ServerMethod, Share
 from fedkin.learning.aggregate import weighted_mean
 from fedkin.methods import METHODS
-from fedkin.methods.fedavg import FedAvg
-from fedkin.methods.fedu import FedU
 from fedkin.methods.ifca import Ifca
 from fedkin.methods.local import Local
-from fedkin.methods.sfmtl_graph import SfmtlGraph
-from fedkin.methods.tfl import Tfl
+from fedkin.testing import small_federation, small_setup
 from fedkin.views import PeerView
-from support import (
-    NET_METHODS,
-    by_pattern,
-    cases,
-    same,
-    small_federation,
-    small_setup,
-    trained_models,
-    with_settings,
-)
+from support import NET_METHODS, after, by_pattern, cases, same, trained_models, with_settings
 
 
 class Gossip(PeerMethod):
@@ -55,35 +42,32 @@ class Gossip(PeerMethod):
 
 
 def test_full_mesh_gossip_brings_all_peers_to_the_mean_of_their_trained_models() -> None:
-    setup = small_setup(Gossip())
-    engine = LocalEngine(setup)
-    outcome = engine.round(1)
-    models = [engine.model(id) for id in setup.federation]
-    for name in models[0]:
-        for other in models[1:]:
-            assert torch.equal(models[0][name], other[name])
-    count = len(setup.federation)
-    assert len(outcome.traffic) == count * (count - 1)
+    engine, outcome = after(Gossip(), 1)
+    first, *others = engine.models().values()
+    assert all(same(first, other) for other in others)
+    assert len(outcome.traffic) == len(others) * (len(others) + 1)
     assert {message.phase for message in outcome.traffic} == {"share"}
 
 
 def test_a_peer_cannot_reach_a_stranger() -> None:
-    engine = LocalEngine(small_setup(Gossip(to_stranger=True)))
     with pytest.raises(MethodError, match=r"shares with \['nobody'\], which are not its neighbours"):
-        engine.round(1)
+        after(Gossip(to_stranger=True), 1)
 
 
 def test_peers_that_sit_out_a_round_keep_their_state() -> None:
-    setup = small_setup(Gossip(), small_federation(), clients_per_round=2)
-    engine = LocalEngine(setup)
-    outcome = engine.round(1)
-    idle = set(setup.federation) - set(outcome.sampled)
-    assert len(idle) == len(setup.federation) - 2
-    for id in idle:
-        assert engine.model(id) is setup.net.initial
+    engine, outcome = after(Gossip(), 1, clients_per_round=2)
+    idle = set(engine.setup.federation) - set(outcome.sampled)
+    assert len(idle) == 4
+    assert all(engine.model(id) is engine.setup.net.initial for id in idle)
 
 
 # -- `run.alone`: a method without exchange. Each client must be as in a federation of its own -----------------------
+
+
+def models(method: Any, federation: Federation | None = None, alone: bool = False, few: object = "all") -> Any:
+    """Each client's model after three rounds."""
+    setup = with_settings(small_setup(method, federation, clients_per_round=few), alone=alone)
+    return trained_models(LocalEngine(setup))
 
 
 CASES: dict[str, ServerMethod | PeerMethod] = {name: method() for name, method in NET_METHODS.items()} | cases()
@@ -91,41 +75,30 @@ CASES: dict[str, ServerMethod | PeerMethod] = {name: method() for name, method i
 
 @pytest.mark.parametrize("name", by_pattern(CASES))
 def test_a_client_is_as_in_a_federation_of_its_own(name: str) -> None:
-    federation = small_federation()
-    setup = small_setup(CASES[name], federation)
-    found = trained_models(LocalEngine(with_settings(setup, alone=True)))
+    federation, found = small_federation(), models(CASES[name], alone=True)
     for id in list(federation)[:2]:
-        single = Federation([federation[id]], federation.task, "one")
-        own = trained_models(LocalEngine(small_setup(CASES[name], single)))
-        assert same(found[id], own[id]), id
+        assert same(found[id], models(CASES[name], federation.reorder([id]))[id]), id
 
 
-@pytest.mark.parametrize("method", [FedAvg(), Tfl(), Ifca(clusters=1)])
+@pytest.mark.parametrize("method", [CASES["fedavg"], CASES["tfl"], Ifca(clusters=1)])
 def test_methods_with_the_plain_loss_are_local(method: Any) -> None:
-    alone = trained_models(LocalEngine(with_settings(small_setup(method, clients_per_round=3), alone=True)))
-    local = trained_models(LocalEngine(small_setup(Local(), clients_per_round=3)))
-    assert all(same(alone[id], local[id]) for id in local)
+    assert same(models(method, alone=True, few=3), models(Local(), few=3))
 
 
-@pytest.mark.parametrize("method", [SfmtlGraph, FedU])
+@pytest.mark.parametrize("method", [METHODS["sfmtl-graph"], METHODS["fedu"]])
 def test_the_graph_without_edges_is_the_same_control(method: Any) -> None:
-    edges = trained_models(LocalEngine(small_setup(method(lam=0.4, graph={"control": "self"}), clients_per_round=4)))
-    alone = trained_models(LocalEngine(with_settings(small_setup(method(lam=0.4), clients_per_round=4), alone=True)))
-    learned = trained_models(LocalEngine(small_setup(method(lam=0.4), clients_per_round=4)))
-    assert all(same(edges[id], alone[id]) for id in edges)
-    assert not all(same(learned[id], alone[id]) for id in edges)
+    alone = models(method(lam=0.4), alone=True, few=4)
+    assert same(models(method(lam=0.4, graph={"control": "self"}), few=4), alone)
+    assert not same(models(method(lam=0.4), few=4), alone)
 
 
-def test_another_federation_around_it_changes_no_bit() -> None:
-    one, other = small_federation(), small_federation()
-    fewer = Federation([other[id] for id in list(other)[:3]], other.task, "fewer")
-    whole = trained_models(LocalEngine(with_settings(small_setup(METHODS["fedprox"](), one), alone=True)))
-    part = trained_models(LocalEngine(with_settings(small_setup(METHODS["fedprox"](), fewer), alone=True)))
-    assert all(same(whole[id], part[id]) for id in part)
+def test_another_federation_around_it_changes_no_bit(federation: Federation) -> None:
+    whole = models(METHODS["fedprox"](), alone=True)
+    part = models(METHODS["fedprox"](), federation.reorder(list(federation)[:3]), alone=True)
+    assert same({id: whole[id] for id in part}, part)
 
 
 @pytest.mark.parametrize("name", ["fedprox", "tfl", "mapl", "cfl"])
 def test_every_engine_agrees_and_loss_of_messages_is_no_error(name: str) -> None:
     setup = with_settings(small_setup(METHODS[name](), clients_per_round=4, dropout=0.3), alone=True)
-    one, other = trained_models(LocalEngine(setup)), trained_models(LoopbackEngine(setup))
-    assert all(same(one[id], other[id]) for id in one)
+    assert same(trained_models(LocalEngine(setup)), trained_models(LoopbackEngine(setup)))

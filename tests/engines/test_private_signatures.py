@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from engines.faulty import Spoiling
 from engines.test_releases import Keeping
 from fedkin.engines import LocalEngine, LoopbackEngine, Privacy, Setup
 from fedkin.engines.epsilon import epsilon, noise_for, total_epsilon
@@ -27,7 +28,7 @@ from fedkin.methods.flt_same import FltSame
 from fedkin.methods.kin import Kin
 from fedkin.records.metrics import privacy_sentence, privacy_spent
 from fedkin.tasks import Task
-from support import Losing, play, same, small_setup, trained_models
+from support import begun, restarted, same, small_setup, trained_models
 
 EPSILON = 4.0
 SIGNED = Privacy(signature_epsilon=EPSILON)
@@ -54,8 +55,7 @@ def setup(method: Any = None, privacy: Privacy = SIGNED, federation: Federation 
 @pytest.mark.parametrize("method", [Kin(degrees="groups"), FltSame(), Cfl(split="same")])
 def test_groups_are_found_from_what_leaves_with_noise(method: Any) -> None:
     keeping = Keeping()
-    engine = LocalEngine(setup(method), transport=keeping)
-    engine.round(1)
+    engine = begun(setup(method), transport=keeping)
     sent = {(e.phase, name) for e in keeping.seen for name in e.message if e.phase in ("spread", "sign_moments")}
     assert sent == {("spread", "votes"), ("spread", "n"), ("sign_moments", "sums"), ("sign_moments", "n")}
     for one in engine.releases().values():
@@ -64,14 +64,13 @@ def test_groups_are_found_from_what_leaves_with_noise(method: Any) -> None:
         assert "params" in one["open"]["train"]
     state = engine.server.state
     group = state["group"] if "group" in state else state["same"]["group"]
-    ids = sorted(group)
-    assert ari([int(id[1:]) % 2 for id in ids], np.unique([str(group[id]) for id in ids], return_inverse=True)[1]) == 1
+    found = np.unique([str(each) for each in group.values()], return_inverse=True)[1]
+    assert ari([int(id[1:]) % 2 for id in group], found) == 1
 
 
 def test_noise_has_the_deviation_that_the_epsilon_needs() -> None:
     keeping = Keeping()
-    engine = LocalEngine(setup(), transport=keeping)
-    engine.round(1)
+    engine = begun(setup(), transport=keeping)
     plan = Plan.from_arrays(arrays(engine.server.state["plan"]))
     added: dict[str, list[Any]] = {"votes": [], "sums": []}
     for envelope in keeping.seen:
@@ -116,7 +115,6 @@ def test_noise_for_an_epsilon_is_the_least(target: float, delta: float) -> None:
 
 def test_off_and_without_a_signature_nothing_changes() -> None:
     off = trained_models(LocalEngine(setup(privacy=Privacy())))
-    assert LocalEngine(setup(privacy=Privacy())).setup.privacy.signature_noise is None
     on = trained_models(LocalEngine(setup(privacy=Privacy(signature_epsilon=1e6))))
     # With hardly any noise, groups are the same, and so are all models.
     assert same(off, on)
@@ -128,8 +126,7 @@ def test_bytes_and_a_resume_change_no_bit(method: Any) -> None:
     one, other = trained_models(local, rounds=2), trained_models(loopback, rounds=2)
     torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
     assert local.releases() == loopback.releases()
-    again = LocalEngine(setup(method))
-    again.restore(local.state())
+    again = restarted(local)
     local.round(3)
     again.round(3)
     assert same(local.models(), again.models())
@@ -137,8 +134,7 @@ def test_bytes_and_a_resume_change_no_bit(method: Any) -> None:
 
 def test_a_signature_that_was_lost_is_sent_again_and_counts_once() -> None:
     keeping = Keeping(lambda e: e.phase == "sign_moments" and e.sender == "c0" and e.round == 1)
-    engine = LocalEngine(setup(), transport=keeping)
-    play(engine, 1, 2)
+    engine = begun(setup(), transport=keeping, rounds=2)
     first, again = [e.message for e in keeping.seen if e.phase == "sign_moments" and e.sender == "c0"]
     assert torch.equal(first["sums"], again["sums"])
     assert {one["signed"] for one in engine.releases().values()} == {1.0}
@@ -146,21 +142,19 @@ def test_a_signature_that_was_lost_is_sent_again_and_counts_once() -> None:
 
 
 def test_another_plan_gets_no_second_signature() -> None:
-    engine = LocalEngine(setup())
-    engine.round(1)
+    engine = begun(setup())
     side, plan = engine.site, engine.server.state["plan"]
     side.turn_to(2)
-    assert side.finish_reply(ended(side, Message(**plan)))["n"] == 400
-    moved = Message(**{**plan, "sizes": plan["sizes"] + torch.tensor([0, 0, 0, 0, 0, 1])})
+
+    def signature(plan: Any) -> Message:
+        running = side.flow("c0", "sign_moments", Message(**plan))
+        assert running.resume(None) is None
+        return side.finish_reply(running)
+
+    assert signature(plan)["n"] == 400
     with pytest.raises(Exception, match="answers no other request for a signature"):
-        side.finish_reply(ended(side, moved))
+        signature({**plan, "sizes": plan["sizes"] + torch.tensor([0, 0, 0, 0, 0, 1])})
     assert engine.releases()["c0"]["signed"] == 1.0
-
-
-def ended(side: Any, message: Message) -> Any:
-    running = side.flow("c0", "sign_moments", message)
-    assert running.resume(None) is None
-    return running
 
 
 def test_a_budget_counts_the_signature() -> None:
@@ -172,16 +166,12 @@ def test_a_budget_counts_the_signature() -> None:
 
 
 def test_numbers_that_no_honest_client_sends_enter_no_test() -> None:
-    class Lying(Losing):
-        def carry(self, envelope: Any) -> Any:
-            message = envelope.message
-            if envelope.sender == "c0" and envelope.phase in ("spread", "sign_moments"):
-                name = "votes" if "votes" in message else "sums"
-                message = Message(**{**message, name: torch.full_like(message[name], 1e15)})
-            return super().carry(envelope._replace(message=message))
+    def huge(message: Message) -> Message:
+        name = "votes" if "votes" in message else "sums"
+        return Message(**{**message, name: torch.full_like(message[name], 1e15)})
 
-    engine = LocalEngine(setup(), transport=Lying())
-    engine.round(1)
+    lying = Spoiling(lambda e: e.sender == "c0" and e.phase in ("spread", "sign_moments"), huge)
+    engine = begun(setup(), transport=lying)
     assert sorted(engine.server.state["group"]) == ["c1", "c2", "c3", "c4", "c5"]
     assert float(engine.server.state["plan"]["var"][0]) < 100
 
@@ -189,8 +179,7 @@ def test_numbers_that_no_honest_client_sends_enter_no_test() -> None:
 def test_secure_sums_and_private_signatures_leave_nothing_of_samples_but_n() -> None:
     pytest.importorskip("cryptography")
     privacy = Privacy(secure_sums=True, signature_epsilon=EPSILON)
-    engine = LocalEngine(setup(Kin(degrees="groups"), privacy))
-    trained_models(engine, rounds=2)
+    engine = begun(setup(privacy=privacy), rounds=2)
     for one in engine.releases().values():
         assert one["open"]["sign_moments"] == one["open"]["spread"] == ["n"]
 

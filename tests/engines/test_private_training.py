@@ -13,24 +13,20 @@ from engines.test_private_signatures import two_groups
 from engines.test_releases import uploads
 from fedkin.engines import LocalEngine, LoopbackEngine, Privacy, Setup
 from fedkin.engines.epsilon import noise_for, total_epsilon
-from fedkin.engines.setup import EngineSettings
 from fedkin.errors import ConfigError, RunError
 from fedkin.federation import Federation
 from fedkin.flow import ClientFlow, Fit, Message, phase
 from fedkin.forms import COUNT, NET
 from fedkin.learning import Net
-from fedkin.methods.dfedavgm import DFedAvgM
-from fedkin.methods.ditto import Ditto
 from fedkin.methods.fedavg import FedAvg
-from fedkin.methods.fedclassavg import FedClassAvg
-from fedkin.methods.fedrep import FedRep
 from fedkin.methods.flt_same import FltSame
 from fedkin.methods.given import Given
 from fedkin.methods.kin import Kin
 from fedkin.methods.local import Local
 from fedkin.records.metrics import privacy_sentence, privacy_spent
+from fedkin.testing import small_federation, small_setup
 from fedkin.views import ClientView
-from support import NET_METHODS, by_pattern, same, small_federation, small_setup, trained_models
+from support import NET_METHODS, begun, by_pattern, finite, restarted, same, trained_models, with_settings
 
 pytest.importorskip("dp_accounting", reason="needs dp-accounting: pip install 'fedkin[privacy]'")
 PRIVATE = Privacy(sample_epsilon=4.0)
@@ -52,10 +48,17 @@ RUNNING = sorted(set(CASES) - set(REFUSED))
 def of_two_sizes() -> Federation:
     """Each size needs its own search for the noise."""
     federation = small_federation()
-    return Federation(
-        [replace(c, train=c.train.take(range(18 - 4 * (k % 2)))) for k, c in enumerate(federation.values())],
-        federation.task, federation.name,
-    )  # fmt: skip
+    clients = [replace(c, train=c.train.take(range(18 - 4 * (k % 2)))) for k, c in enumerate(federation.values())]
+    return Federation(clients, federation.task, federation.name)
+
+
+def spends_four(engine: LocalEngine, fits: int) -> None:
+    """Three rounds of so many fits of each client cost the stated epsilon, and nobody is missing."""
+    assert finite(trained_models(engine))
+    assert not [row for row in engine.log.traffic if row.missing]
+    for one in engine.releases().values():
+        assert one["trained"]["fits"] == fits
+        assert PRIVATE.spent(one) == pytest.approx(4.0, rel=1e-4)
 
 
 def private(method: Any, privacy: Privacy = PRIVATE, **settings: Any) -> Setup:
@@ -66,24 +69,15 @@ def private(method: Any, privacy: Privacy = PRIVATE, **settings: Any) -> Setup:
 @pytest.mark.parametrize("name", by_pattern(RUNNING))
 def test_methods_that_send_models_alone_spend_the_stated_epsilon(name: str) -> None:
     engine = LocalEngine(private(CASES[name]))
-    for params in trained_models(engine).values():
-        assert all(torch.isfinite(tensor).all() for tensor in params.values())
-    assert not [row for row in engine.log.traffic if row.missing]
+    spends_four(engine, 3 * CASES[name].fits)
     for one in engine.releases().values():
-        assert one["trained"]["fits"] == 3 * CASES[name].fits
-        assert PRIVATE.spent(one) == pytest.approx(4.0, rel=1e-4)
         assert {field for fields in one["open"].values() for field in fields} <= {"n", "steps", "degree"}
 
 
 @pytest.mark.parametrize("unit", ["local_steps", "local_epochs"])
 def test_fedrep_with_one_step_for_each_part_spends_the_stated_epsilon(unit: str) -> None:
     local: dict[str, Any] = {"local_steps": None, "local_epochs": None, unit: 1}
-    engine = LocalEngine(private(FedRep(), **local))
-    trained_models(engine)
-    assert not [row for row in engine.log.traffic if row.missing]
-    for one in engine.releases().values():
-        assert one["trained"]["fits"] == 6
-        assert PRIVATE.spent(one) == pytest.approx(4.0, rel=1e-4)
+    spends_four(LocalEngine(private(CASES["fedrep"], **local)), 6)
 
 
 @pytest.mark.slow
@@ -95,34 +89,29 @@ def test_others_are_refused_with_what_would_leak(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", [FedAvg(), Ditto(), DFedAvgM()])
+@pytest.mark.parametrize("method", [CASES[name] for name in ("fedavg", "ditto", "dfedavgm")])
 def test_bytes_stacks_and_a_resume_change_no_bit(method: Any) -> None:
     local, loopback = LocalEngine(private(method)), LoopbackEngine(private(method))
     one = trained_models(local, rounds=2)
     assert same(one, trained_models(loopback, rounds=2))
     assert local.releases() == loopback.releases()
-    assert same(
-        one, trained_models(LocalEngine(replace(private(method), engine=EngineSettings(mode="fast"))), rounds=2)
-    )
+    assert same(one, trained_models(LocalEngine(with_settings(private(method), mode="fast")), rounds=2))
     assert not same(one, trained_models(LocalEngine(replace(private(method), seed=1)), rounds=2))
-    again = LocalEngine(private(method))
-    again.restore(local.state())
+    again = restarted(local)
     for engine in (local, again):
         engine.round(3)
-    assert same({id: local.model(id) for id in one}, {id: again.model(id) for id in one})
+    assert same(local.models(), again.models())
     assert local.releases() == again.releases()
 
 
 def test_each_client_has_the_noise_that_its_own_samples_need() -> None:
     setup = private(FedAvg())
-    engine = LocalEngine(setup)
-    engine.round(1)
+    engine = begun(setup)
     for id, one in engine.releases().items():
         how, n = one["trained"], setup.federation[id].size
         assert (how["rate"], how["steps"], how["fits"]) == (8 / n, 2, 1)
         assert total_epsilon(0.0, {(8 / n, how["noise"]): 6}, 1e-5) == pytest.approx(4.0, rel=1e-4)
-    whole = LocalEngine(private(FedAvg(), batch_size="all"))
-    whole.round(1)
+    whole = begun(private(FedAvg(), batch_size="all"))
     for one in whole.releases().values():  # without random batches the value is exact
         assert one["trained"]["noise"] == pytest.approx(noise_for(4.0, 1e-5) * 6**0.5)
 
@@ -196,7 +185,7 @@ def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"with training\.class_weights a sample's loss depends on other"):
         private(FedAvg(), class_weights="balanced")
     with pytest.raises(ConfigError, match="with method 'fedclassavg'"):
-        private(FedClassAvg())
+        private(CASES["fedclassavg"])
     setup = small_setup(FedAvg())
     width = setup.task.shapes["x"][0]
     normalised = Net(nn.Sequential(nn.Linear(width, 6), nn.BatchNorm1d(6)), nn.Linear(6, 4))

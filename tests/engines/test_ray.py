@@ -8,8 +8,8 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,11 +27,10 @@ from fedkin.learning.models import Mlp
 from fedkin.learning.net import Net
 from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
-from fedkin.methods.local import Local
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import run_experiment
 from fedkin.views import ClientView
-from support import ON_RAY, same, small_setup, with_settings
+from support import ON_RAY, Ending, play, same, small_setup, started_by, with_settings
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedkin[ray]'")
 pytestmark = ON_RAY
@@ -64,7 +63,7 @@ class Nodes:
         """End the node with its workers, which else outlive it for a moment, in which a short run ends."""
         node = self.up.pop(name)
         (raylet,) = node.all_processes["raylet"]
-        workers = _children(raylet.process.pid)
+        workers = started_by(raylet.process.pid)
         self.cluster.remove_node(node, allow_graceful=False)
         for pid in workers:
             with suppress(ProcessLookupError):
@@ -73,15 +72,6 @@ class Nodes:
     def close(self) -> None:
         for name in list(self.up):
             self.kill(name)
-
-
-def _children(pid: int) -> list[int]:
-    found = []
-    for place in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            if place.read_text().rpartition(")")[2].split()[1] == str(pid):
-                found.append(int(place.parent.name))
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -123,23 +113,6 @@ class Killing(Observer):
             self.nodes.kill("two")
 
 
-class AfterRound:
-    """Kills a node after a round of a run."""
-
-    def __init__(self, round: int, nodes: Nodes) -> None:
-        self.round, self.nodes = round, nodes
-
-    def started(self, rounds: int, done: int) -> None:
-        pass
-
-    def round_done(self, row: Mapping[str, Any]) -> None:
-        if row["round"] == self.round:
-            self.nodes.kill("two")
-
-    def stopping(self) -> bool:
-        return False
-
-
 def assert_equal(local: LocalEngine, spread: LocalEngine, rounds: int) -> None:
     """These rounds of both engines have the same bits."""
     for number in range(1, rounds + 1):
@@ -167,34 +140,28 @@ class Stepwise(FedAvg):
 @pytest.mark.parametrize("method", [METHODS["sfmtl-graph"](), Stepwise()], ids=["sfmtl-graph", "stepwise"])
 def test_the_bits_of_the_local_engine(method: Any, nodes: Nodes) -> None:
     setup = with_settings(small_setup(method, clients_per_round=5), mode="one-by-one", workers=2)
-    spread = RayEngine(setup)
-    try:
+    with closing(RayEngine(setup)) as spread:
         assert_equal(LocalEngine(setup), spread, 3)
-    finally:
-        spread.close()
 
 
 def test_a_run_that_loses_a_node_has_the_results_of_one_in_one_process(nodes: Nodes, tmp_path: Path) -> None:
     plain = Experiment.of(TABLE)
     alone = run_experiment(plain, tmp_path, tmp_path / "alone")
     spread = plain.with_changes(**{"run.engine": "ray"})
-    together = run_experiment(spread, tmp_path, tmp_path / "together", watcher=AfterRound(2, nodes))
+    losing = Ending(then={2: lambda: nodes.kill("two")})
+    together = run_experiment(spread, tmp_path, tmp_path / "together", watcher=losing)
     rows = [(folder / "rounds.jsonl").read_bytes() for folder in (tmp_path / "alone", tmp_path / "together")]
     assert rows[0] == rows[1]
-    for id, params in alone.models.items():
-        assert same(params, together.models[id])
+    assert same(alone.models, together.models)
 
 
 def test_nodes_lost_within_a_round_until_none_is_left(nodes: Nodes) -> None:
     setup = with_settings(small_setup(METHODS["sfmtl-graph"](), clients_per_round=5), mode="one-by-one")
-    spread = RayEngine(setup, observers=[Killing(2, nodes)])
-    try:
+    with closing(RayEngine(setup, observers=[Killing(2, nodes)])) as spread:
         assert_equal(LocalEngine(setup), spread, 3)
         nodes.kill("one")
         with pytest.raises(RunError, match=r"no node with a core is left .*ray start --address=.* --resume"):
             spread.round(4)
-    finally:
-        spread.close()
 
 
 @dataclass(frozen=True)
@@ -229,26 +196,18 @@ def test_a_process_that_ends_is_replaced_three_times(nodes: Nodes, tmp_path: Pat
     local = LocalEngine(setup)
     outcome = local.round(1)
     marker.touch()
-    for method in (Mortal(marker=str(marker)), Mortal()):
-        spread = RayEngine(replace(setup, method=method))
-        try:
-            if method.marker:
-                assert spread.round(1).traffic == outcome.traffic
-                assert local.evaluate() == spread.evaluate()
-            else:
-                with pytest.raises(RunError, match=r"work of client 'site-.' was lost more than 3 times .* --resume"):
-                    spread.round(1)
-        finally:
-            spread.close()
+    with closing(RayEngine(setup)) as spread:
+        assert spread.round(1).traffic == outcome.traffic
+        assert local.evaluate() == spread.evaluate()
+    lost = pytest.raises(RunError, match=r"work of client 'site-.' was lost more than 3 times .* --resume")
+    with closing(RayEngine(replace(setup, method=Mortal()))) as spread, lost:
+        spread.round(1)
 
 
 def test_errors_name_the_client(nodes: Nodes) -> None:
-    spread = RayEngine(with_settings(small_setup(Local(), lr=1e30), workers=2))
-    try:
-        with pytest.raises(MethodError, match=r"client 'site-.', phase 'train': the training loss became"):
-            [spread.round(number) for number in (1, 2, 3)]
-    finally:
-        spread.close()
+    named = pytest.raises(MethodError, match=r"client 'site-.', phase 'train': the training loss became")
+    with closing(RayEngine(with_settings(small_setup(METHODS["local"](), lr=1e30), workers=2))) as spread, named:
+        play(spread, 1, 2, 3)
 
 
 _BLOCKING = """
@@ -281,13 +240,9 @@ def test_a_node_that_lacks_a_module_is_named(
         first, *others = Mlp(hidden=(4,)).build(setup.federation.task)
         return (body(first), *others)
 
-    spread = RayEngine(replace(setup, net=Net.build(build, 1)))
-    try:
-        with pytest.raises(RunError, match=rf"^Ray node .*: No module named '{lacks}'; every node needs the same"):
-            spread.round(1)
-    finally:
-        spread.close()
-        all_nodes.close()
+    named = pytest.raises(RunError, match=rf"^Ray node .*: No module named '{lacks}'; every node needs the same")
+    with closing(all_nodes), closing(RayEngine(replace(setup, net=Net.build(build, 1)))) as spread, named:
+        spread.round(1)
 
 
 def test_no_cluster_at_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,4 +254,4 @@ def test_no_cluster_at_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigError, match=r"pip install 'fedkin\[ray\]'"):
-        RayEngine(small_setup(Local()))
+        RayEngine(small_setup(METHODS["local"]()))

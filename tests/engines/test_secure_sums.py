@@ -21,23 +21,11 @@ from scipy import stats
 from fedkin.engines import LocalEngine, LoopbackEngine, Privacy, RecordingObserver, Setup, secure_sums
 from fedkin.engines.masks import BOUND, FixedPoint, joined, mask, shares_of
 from fedkin.engines.results import SERVER, Missing
-from fedkin.engines.secure_sums import (
-    KEYS,
-    MASKED,
-    SHARES,
-    STEPS,
-    SURVIVORS,
-    UNMASK,
-    GroupSum,
-    MemoryKeys,
-    SumMember,
-    neighbours,
-    threshold,
-)
+from fedkin.engines.secure_sums import KEYS, MASKED, SHARES, STEPS, SURVIVORS, UNMASK, GroupSum, neighbours
 from fedkin.errors import ConfigError, MethodError
 from fedkin.flow import Mean, Message
 from fedkin.methods import METHODS
-from support import QUICK, Losing, play, small_federation, small_setup, with_settings
+from support import QUICK, Losing, begun, play, same, small_federation, small_setup, trained_models, with_settings
 
 Change = Callable[[str, dict[str, Message]], Mapping[str, Message]]
 SECURE = Privacy(secure_sums=True)
@@ -47,31 +35,27 @@ SECURE = Privacy(secure_sums=True)
 
 
 class Town:
-    """Members with a vector and a weight each, and a server that asks them step by step.
-
-    absent(step, id): whether a member's reply to a step is lost. requests, replies: what somebody changes on the way.
-    """
+    """Members with a vector and a weight each, and a server that asks them step by step."""
 
     def __init__(self, count: int, length: int = 7, seed: int = 0) -> None:
         draw = np.random.default_rng(seed)
         self.ids = [f"c{number:03}" for number in range(count)]
         self.weights = {id: int(draw.integers(1, 100)) for id in self.ids}
         self.vectors = {id: {"w": torch.from_numpy(draw.normal(size=length))} for id in self.ids}
-        signatures = MemoryKeys()
-        self.members = {id: SumMember(id, self.weights[id], signatures, 3) for id in self.ids}
-        self.absent: Callable[[str, str], bool] = lambda step, id: False
-        self.requests: Change = lambda step, messages: messages
-        self.replies: Change = lambda step, messages: messages
+        signatures = secure_sums.MemoryKeys()
+        self.members = {id: secure_sums.SumMember(id, self.weights[id], signatures, 3) for id in self.ids}
         self.errors: dict[tuple[str, str], str] = {}
         self.seen: list[Message] = []
 
-    def run(self) -> GroupSum:
-        asked = dict.fromkeys(self.ids, Message(params={}))
-        one = GroupSum(Mean(), "train", asked, 3)
+    def run(
+        self, absent: Callable[[str, str], bool] = lambda step, id: False,
+        requests: Change = lambda step, messages: messages, replies: Change = lambda step, messages: messages,
+    ) -> GroupSum:  # fmt: skip
+        """A sum; absent(step, id): whether a member's reply is lost; what somebody changes on the way."""
+        one = GroupSum(Mean(), "train", dict.fromkeys(self.ids, Message(params={})), 3)
         for step in STEPS:
-            messages = self.requests(step, one.requests)
-            replies = {}
-            for id, message in messages.items():
+            answers = {}
+            for id, message in requests(step, one.requests).items():
                 reply = Message(params=self.vectors[id], n=self.weights[id]) if step == MASKED else None
                 try:
                     answer = self.members[id].answer(step, message, reply)
@@ -79,23 +63,19 @@ class Town:
                     self.errors[step, id] = str(error)
                     continue
                 self.seen.append(answer)
-                if not self.absent(step, id):
-                    replies[id] = answer
-            one.take(self.replies(step, replies))
+                if not absent(step, id):
+                    answers[id] = answer
+            one.take(replies(step, answers))
         return one
 
-    def mean(self, ids: list[str]) -> np.ndarray[Any, Any]:
-        total = sum(self.weights[id] for id in ids)
-        return np.asarray(sum(self.weights[id] * self.vectors[id]["w"].numpy() for id in ids) / total)
-
-    def error(self, one: GroupSum) -> float:
-        """How far the sum is from the mean of those that are in it."""
-        params = one.params({"w": torch.zeros(len(next(iter(self.vectors.values()))["w"]), dtype=torch.float64)})
-        return float(np.abs(params["w"].numpy() - self.mean(list(one.replies))).max())
-
-    def bound(self) -> float:
+    def exact(self, one: GroupSum) -> bool:
+        """Whether the sum is the mean of those that are in it, but for the rounding of fixed-point numbers."""
+        found = one.params({"w": torch.zeros_like(self.vectors[self.ids[0]]["w"], dtype=torch.float64)})["w"]
+        vectors, weights = zip(*((self.vectors[id]["w"].numpy(), self.weights[id]) for id in one.replies), strict=True)
+        mean = np.average(vectors, axis=0, weights=weights)
         total = sum(self.weights.values())
-        return len(self.ids) * 2.0 ** -(FixedPoint(total).bits + 1) / min(self.weights.values()) + 1e-15
+        bound = len(self.ids) * 2.0 ** -(FixedPoint(total).bits + 1) / min(self.weights.values())
+        return bool(np.abs(found.numpy() - mean).max() <= bound + 1e-15 * (1 + np.abs(mean).max()))
 
 
 @pytest.mark.slow
@@ -104,32 +84,28 @@ class Town:
 def test_the_sum_is_of_those_whose_numbers_came(count: int, length: int, seed: int, data: st.DataObject) -> None:
     town = Town(count, length, seed)
     lost = data.draw(st.dictionaries(st.sampled_from(town.ids), st.sampled_from(STEPS), max_size=count // 3))
-    town.absent = lambda step, id: lost.get(id) == step
-    one = town.run()
+    one = town.run(absent=lambda step, id: lost.get(id) == step)
     if one.failed:
         assert lost
         assert not one.replies
         return
     there = [id for id in town.ids if lost.get(id) not in (KEYS, SHARES, MASKED)]
     assert list(one.replies) == there
-    assert town.error(one) <= town.bound()
+    assert town.exact(one)
 
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("count", [4, 7])
 def test_a_member_that_aborts_in_any_step_changes_nothing_for_the_others(step: str, count: int) -> None:
     town = Town(count)
-    town.absent = lambda at, id: at == step and id == "c001"
-    one = town.run()
+    one = town.run(absent=lambda at, id: at == step and id == "c001")
     assert not one.failed
     assert ("c001" in one.replies) == (step in (SURVIVORS, UNMASK))
-    assert town.error(one) <= town.bound()
+    assert town.exact(one)
 
 
 def test_too_few_members_give_no_sum() -> None:
-    town = Town(6)
-    town.absent = lambda step, id: step == MASKED and id in ("c001", "c002")
-    one = town.run()
+    one = Town(6).run(absent=lambda step, id: step == MASKED and id in ("c001", "c002"))
     assert "4 of 6 members answered secure.masked, fewer than 5" in one.failed
     assert not one.replies
     assert "fewer than privacy.min_members = 3" in Town(2).run().failed
@@ -141,11 +117,10 @@ def test_many_members_mask_with_some_on_a_ring(monkeypatch: pytest.MonkeyPatch) 
     assert all(len(row) == 6 and all(place in near[other] for other in row) for place, row in enumerate(near))
     assert near != [neighbours(20, place, b"another") for place in range(20)]
     town = Town(20)
-    town.absent = lambda step, id: (step, id) in ((MASKED, "c003"), (UNMASK, "c011"))
-    one = town.run()
+    one = town.run(absent=lambda step, id: (step, id) in ((MASKED, "c003"), (UNMASK, "c011")))
     assert not one.failed
     assert len(one.replies) == 19
-    assert town.error(one) <= town.bound()
+    assert town.exact(one)
 
 
 @given(st.lists(st.floats(-BOUND, BOUND), min_size=1, max_size=30), st.integers(1, 10**6))
@@ -162,13 +137,13 @@ def test_an_overflow_is_refused_before_anything_leaves(number: float) -> None:
     one = town.run()
     assert "above 1024 or not finite" in town.errors[MASKED, "c002"]
     assert "c002" not in one.replies
-    assert town.error(one) <= town.bound()
+    assert town.exact(one)
 
 
 def test_the_largest_sums_do_not_overflow() -> None:
     town = Town(9)
     town.vectors = {id: {"w": torch.full((7,), BOUND if id < "c005" else -BOUND).double()} for id in town.ids}
-    assert town.error(town.run()) <= town.bound() + 1e-12 * BOUND
+    assert town.exact(town.run())
 
 
 @given(st.binary(min_size=32, max_size=32), st.integers(2, 6), st.integers(0, 4), st.randoms(use_true_random=False))
@@ -185,6 +160,17 @@ def test_enough_shares_give_the_secret(secret: bytes, enough: int, more: int, ra
 
 
 # -- what the server sees, and a server or a member that lies ---------------------------------------------------------
+
+
+def at(step: str, fields: Callable[[str, Message], Mapping[str, Any]]) -> Change:
+    """What replaces fields of all messages of this step: fields(id, message)."""
+
+    def changed(now: str, messages: dict[str, Message]) -> Mapping[str, Message]:
+        if now != step:
+            return messages
+        return {id: Message(**{**message, **fields(id, message)}) for id, message in messages.items()}
+
+    return changed
 
 
 def test_a_spy_at_the_server_sees_uniform_numbers_only() -> None:
@@ -211,66 +197,33 @@ def test_a_spy_at_the_server_sees_uniform_numbers_only() -> None:
 def test_two_lists_of_survivors_unmask_nobody() -> None:
     """The attack on a protocol without consistency: one half of the members are told that c004 has dropped out."""
     town = Town(6)
-    honest = [0, 1, 2, 3, 4, 5]
-
-    def forged(step: str, messages: dict[str, Message]) -> Mapping[str, Message]:
-        if step != SURVIVORS:
-            return messages
-        lists = {id: honest if id < "c003" or id == "c004" else [0, 1, 2, 3, 5] for id in messages}
-        return {id: Message(session=message["session"], survivors=lists[id]) for id, message in messages.items()}
-
-    town.requests = forged
-    one = town.run()
-    assert one.failed
+    honest, forged = [0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 5]
+    lists = at(SURVIVORS, lambda id, _: {"survivors": honest if id < "c003" or id == "c004" else forged})
+    assert town.run(requests=lists).failed
     assert all("signed this list of survivors; 5 are needed" in town.errors[UNMASK, id] for id in town.ids)
 
 
 def test_a_list_with_strangers_or_without_oneself_is_not_signed() -> None:
     for survivors in ([0, 1, 2, 3, 4, 9], [1, 2, 3, 4, 5], [0, 0, 1, 2, 3, 4], [0, 1]):
         town = Town(6)
-        town.requests = lambda step, messages, there=survivors: (  # type: ignore[misc]
-            messages if step != SURVIVORS
-            else {id: Message(session=message["session"], survivors=there) for id, message in messages.items()}
-        )  # fmt: skip
-        town.run()
+        town.run(requests=at(SURVIVORS, lambda id, message, there=survivors: {"survivors": there}))  # type: ignore[misc]
         assert town.errors[SURVIVORS, "c000"]
 
 
 def test_a_key_of_the_server_s_own_is_refused() -> None:
     town = Town(5)
-    stranger = Town(5)
-
-    def exchanged(step: str, messages: dict[str, Message]) -> Mapping[str, Message]:
-        if step != SHARES:
-            return messages
-        foreign = stranger.members["c001"].answer(KEYS, Message(session="x", members=stranger.ids), None)
-        return {id: Message(**{**message, "mask": swapped(message, foreign)}) for id, message in messages.items()}
-
-    def swapped(message: Message, foreign: Message) -> torch.Tensor:
-        return torch.cat([message["mask"][:32], foreign["mask"], message["mask"][64:]])
-
-    town.requests = exchanged
-    one = town.run()
-    assert one.failed
+    foreign = Town(5).members["c001"].answer(KEYS, Message(session="x", members=town.ids), None)["mask"]
+    exchanged = at(SHARES, lambda _, own: {"mask": torch.cat([own["mask"][:32], foreign, own["mask"][64:]])})
+    assert town.run(requests=exchanged).failed
     assert all("of 'c001' without its signature" in town.errors[SHARES, id] for id in town.ids if id != "c001")
     assert "other keys than those that this member sent" in town.errors[SHARES, "c001"]
 
 
 def test_shares_of_another_sum_are_refused() -> None:
-    town = Town(5)
-    before: dict[str, Message] = {}
-
-    def replayed(step: str, messages: dict[str, Message]) -> Mapping[str, Message]:
-        if step != MASKED:
-            return messages
-        if not before:
-            before.update(messages)
-            return messages
-        return {id: Message(**{**message, "shares": before[id]["shares"]}) for id, message in messages.items()}
-
-    town.requests = replayed
-    assert not town.run().failed
-    assert town.run().failed
+    town, before = Town(5), dict[str, Any]()
+    replayed = at(MASKED, lambda id, message: {"shares": before.setdefault(id, message["shares"])})
+    assert not town.run(requests=replayed).failed
+    assert town.run(requests=replayed).failed
     assert "sealed by another key, or for another sum" in town.errors[MASKED, "c000"]
 
 
@@ -303,30 +256,22 @@ def test_no_field_of_a_reply_is_lost_to_the_counters() -> None:
     assert "cannot be read (TypeError)" in town.errors[MASKED, "c000"]
 
 
+@pytest.mark.parametrize(("liars", "recovered"), [(1, True), (5, False)])
 @pytest.mark.parametrize("which", ["seeds", "keys"])
-def test_a_forged_share_never_gives_a_wrong_sum(which: str) -> None:
-    for liars, recovered in ((1, True), (5, False)):
-        town = Town(9)
-        town.absent = lambda step, id: step == MASKED and id == "c008"
+def test_a_forged_share_never_gives_a_wrong_sum(which: str, liars: int, recovered: bool) -> None:
+    town = Town(9)
 
-        def forged(step: str, replies: dict[str, Message], liars: int = liars) -> Mapping[str, Message]:
-            if step != UNMASK:
-                return replies
-            wrong = {id: Message(**{**replies[id], which: lie(replies[id][which])}) for id in sorted(replies)[:liars]}
-            return {**replies, **wrong}
+    def lie(id: str, reply: Message) -> dict[str, Any]:
+        return {which: {place: share ^ (id in town.ids[:liars]) for place, share in reply[which].items()}}
 
-        def lie(shares: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-            return {place: share ^ 1 for place, share in shares.items()}
-
-        town.replies = forged
-        one = town.run()
-        assert (not one.failed) == recovered
-        assert not recovered or town.error(one) <= town.bound()
-        assert recovered or "do not fit together" in one.failed
+    one = town.run(absent=lambda step, id: step == MASKED and id == "c008", replies=at(UNMASK, lie))
+    assert (not one.failed) == recovered
+    assert not recovered or town.exact(one)
+    assert recovered or "do not fit together" in one.failed
 
 
 def test_the_threshold_is_above_two_thirds() -> None:
-    assert [threshold(count - 1) for count in (3, 4, 5, 6, 9, 51)] == [3, 3, 4, 5, 7, 35]
+    assert [secure_sums.threshold(count - 1) for count in (3, 4, 5, 6, 9, 51)] == [3, 3, 4, 5, 7, 35]
 
 
 def test_masks_of_different_seeds_have_nothing_in_common() -> None:
@@ -342,23 +287,12 @@ def secure(method: str, privacy: Privacy = SECURE, **how: Any) -> Setup:
     return replace(small_setup(METHODS[method](**how)), privacy=privacy)
 
 
-def models(setup: Setup, engine: type[LocalEngine] = LocalEngine) -> dict[str, Any]:
-    run = engine(setup)
-    play(run, 1, 2, 3)
-    return dict(run.models())
-
-
-def apart(one: dict[str, Any], other: dict[str, Any]) -> float:
-    assert one.keys() == other.keys()
-    return max(float((one[id][name] - other[id][name]).abs().max()) for id in one for name in one[id])
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", "kin", "flt-same", "pacfl"])
 def test_secure_sums_are_plain_means(method: str) -> None:
-    summed = models(secure(method))
-    assert apart(models(secure(method, Privacy())), summed) < 2e-6
-    assert apart(summed, models(secure(method), LoopbackEngine)) == 0
+    summed, plain = (trained_models(LocalEngine(secure(method, privacy))) for privacy in (SECURE, Privacy()))
+    torch.testing.assert_close(summed, plain, rtol=0, atol=2e-6)
+    assert same(summed, trained_models(LoopbackEngine(secure(method))))
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -375,8 +309,7 @@ def test_a_lost_message_of_any_step_is_counted_and_leaves_the_others(step: str) 
 
 def test_the_server_sees_no_parameters() -> None:
     witness = RecordingObserver()
-    engine = LocalEngine(secure("kin"), observers=[witness])
-    play(engine, 1, 2, 3)
+    begun(secure("kin"), observers=[witness], rounds=3)
     sent = [envelope.message for envelope in witness.envelopes if envelope.receiver == SERVER]
     assert any("masked" in message for message in sent)
     assert not any("params" in message for message in sent)
@@ -386,7 +319,7 @@ def test_a_server_that_asks_for_a_model_itself_gets_none() -> None:
     setup = secure("fedavg")
     engine = LocalEngine(setup)
     site = engine.site
-    id = sorted(setup.federation)[0]
+    id = min(setup.federation)
     assert list(site.replies("train", {id: Message(params=setup.net.initial)})) == []
     assert "leaves a client only in secure sums" in site.failed()[0].cause.reason
 
@@ -416,10 +349,9 @@ def test_without_cryptography_it_says_what_to_install(monkeypatch: pytest.Monkey
 
 
 def test_members_of_a_small_group_are_missing_and_named() -> None:
-    setup = secure("fedavg", Privacy(secure_sums=True, min_members=99))
-    outcome = LocalEngine(setup).round(1)
+    outcome = LocalEngine(secure("fedavg", Privacy(secure_sums=True, min_members=99))).round(1)
     reasons = {row.reason for row in outcome.traffic}
-    assert reasons == {f"no secure sum: a group of {len(setup.federation)}, fewer than privacy.min_members = 99"}
+    assert reasons == {"no secure sum: a group of 6, fewer than privacy.min_members = 99"}
 
 
 def of_the_page() -> dict[str, set[str]]:
@@ -430,20 +362,15 @@ def of_the_page() -> dict[str, set[str]]:
     for line in table.splitlines()[2:]:
         names, told = line.strip("|").split("|")
         names, _, private = names.partition(" with ")
-        fields = set(re.findall(r"`([^`]+)`", told.split(";")[0]))
-        listed |= {
-            f"{name}{' with ' if private else ''}{private.strip('` ')}": fields
-            for name in re.findall(r"`([^`]+)`", names)
-        }
+        fields, kind = set(re.findall(r"`([^`]+)`", told.split(";")[0])), private and f" with {private.strip('` ')}"
+        listed |= {f"{name}{kind}": fields for name in re.findall(r"`([^`]+)`", names)}
     return listed
 
 
 @pytest.mark.slow
 def test_the_page_says_which_methods_run_and_what_is_still_seen() -> None:
     federation = small_federation()
-    groups: dict[str, tuple[str, ...]] = {}
-    for id, client in federation.items():
-        groups[str(client.group)] = (*groups.get(str(client.group), ()), id)
+    groups = {kind: tuple(id for id in federation if federation[id].group == kind) for kind in ("g0", "g1")}
     seen: dict[str, set[str]] = {}
     cases = [(name, name, SECURE) for name in sorted(set(METHODS) - {"local", "mixed"})]
     signing = Privacy(secure_sums=True, signature_epsilon=4.0)
@@ -454,8 +381,7 @@ def test_the_page_says_which_methods_run_and_what_is_still_seen() -> None:
         with suppress(ConfigError):
             # Long enough for kin's choice.
             setup = small_setup(METHODS[name].model_validate(how), rounds=12, local_steps=1)
-            setup = replace(setup, privacy=privacy)
-            engine = LocalEngine(setup, observers=[witness])
+            engine = LocalEngine(replace(setup, privacy=privacy), observers=[witness])
             play(engine, *range(1, 9 if name == "kin" else 3))
             sent = [each for each in witness.envelopes if each.receiver == SERVER]
             assert any(each.phase == MASKED for each in sent), name

@@ -35,6 +35,13 @@ def clients_of(method: Any | None = None) -> tuple[LocalSite, str]:
     return site_of(setup), sorted(setup.federation)[0]
 
 
+def answered(clients: LocalSite, id: str) -> Message:
+    """This client's reply to `hello`."""
+    running = clients.flow(id, "hello", Message())
+    running.resume(None)
+    return clients.finish_reply(running)
+
+
 def test_a_phase_is_driven_by_hand() -> None:
     clients, id = clients_of()
     clients.turn_to(1)
@@ -56,9 +63,7 @@ def test_what_is_no_phase_is_refused() -> None:
             clients.flow(id, name, Message())
 
 
-def test_a_loss_whose_operations_cannot_be_counted_is_a_failure_of_that_client(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_loss_whose_operations_cannot_be_counted_is_a_failure_of_that_client(monkeypatch: pytest.MonkeyPatch) -> None:
     clients, id = clients_of()
     clients.turn_to(1)
     counted = clients.operations.per_sample
@@ -80,9 +85,7 @@ def test_one_client_is_checkpointed_and_restored_alone() -> None:
     other = sorted(clients.clients)[1]
     clients.turn_to(3)
     for name in (id, other):
-        running = clients.flow(name, "hello", Message())
-        running.resume(None)
-        clients.finish_reply(running)
+        answered(clients, name)
     assert [clients.next_request_number(id, "train"), clients.next_request_number(id, "train")] == [0, 1]
     part = codec.decode(codec.encode(clients.checkpoint(id)))
     fresh, _ = clients_of()
@@ -116,52 +119,31 @@ def test_a_reply_must_be_a_message() -> None:
             return {"n": 1}
 
     clients, id = clients_of(Silent())
-    running = clients.flow(id, "hello", Message())
-    running.resume(None)
     with pytest.raises(MethodError, match=f"phase 'hello' at client '{id}' must return a Message, got dict"):
-        clients.finish_reply(running)
+        answered(clients, id)
 
 
 # -- states that a flow may change while those before the round stay -------------------------------------------------
 
 
-def test_what_a_flow_puts_into_any_dict_of_its_copy_is_not_in_the_state() -> None:
+def test_what_a_flow_puts_into_its_copy_is_not_in_the_state() -> None:
     weight = torch.ones(2)
-    state: dict[str, Any] = {
-        "group": {"a": 1, "b": 2}, "models": {"0": {"w": weight}}, "empty": {}, "mixed": {"inner": {"a": 1}, "n": 3},
-        "n": 4,
-    }  # fmt: skip
+
+    def made() -> dict[str, Any]:
+        return {
+            "group": {"a": 1}, "models": {"0": {"w": weight}}, "empty": {}, "mixed": {"inner": {"a": 1}, "n": 3},
+            "rounds": [1, 2], "deep": {"w": weight, "listed": [[1], {"a": [2]}]}, "beside": {"w": weight, "n": 3},
+            "none": [],
+        }  # fmt: skip
+
+    state = made()
     copy = copy_for_flow(state)
     assert copy == state
-    copy["group"]["a"] = 9
-    copy["models"]["1"] = {"w": weight}
-    copy["empty"]["a"] = 1
-    copy["mixed"]["inner"]["a"] = 9
-    copy["n"] = 9
-    assert state["group"] == {"a": 1, "b": 2}
-    assert list(state["models"]) == ["0"]
-    assert state["empty"] == {}
-    assert state["mixed"] == {"inner": {"a": 1}, "n": 3}
-    assert state["n"] == 4
+    for place in (copy["group"], copy["mixed"]["inner"], copy["models"], copy["empty"], copy["beside"], copy):
+        place["a"] = 9
+    for place in (copy["rounds"], copy["deep"]["listed"][0], copy["deep"]["listed"][1]["a"], copy["none"]):
+        place.append(9)
+    assert state == made()
     # Parameters are one object before and after: no flow changes them in place.
     assert copy["models"]["0"] is state["models"]["0"]
-
-
-def test_what_a_flow_puts_into_any_list_of_its_copy_is_not_in_the_state() -> None:
-    weight = torch.ones(2)
-    state: dict[str, Any] = {
-        "rounds": [1, 2], "deep": {"w": weight, "listed": [[1], {"a": [2]}]}, "beside": {"w": weight, "n": 3},
-        "none": [],
-    }  # fmt: skip
-    copy = copy_for_flow(state)
-    assert copy == state
-    copy["rounds"].append(3)
-    copy["deep"]["listed"][0].append(2)
-    copy["deep"]["listed"][1]["a"].append(3)
-    copy["beside"]["n"] = 9
-    copy["none"].append(1)
     assert copy["deep"]["w"] is weight
-    assert state["rounds"] == [1, 2]
-    assert state["deep"]["listed"] == [[1], {"a": [2]}]
-    assert state["beside"]["n"] == 3
-    assert state["none"] == []

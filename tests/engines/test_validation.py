@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,17 +9,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from engines.faulty import Spoiling
-from fedkin.codec import tensors_of
+from engines.faulty import CASES, Spoiling
 from fedkin.engines import LocalEngine, LoopbackEngine
 from fedkin.engines.results import SERVER
 from fedkin.engines.transport import Envelope, Inbox, Validator
 from fedkin.errors import ConfigError, MethodError
 from fedkin.flow import Ask, Message, ServerFlow, phase
-from fedkin.forms import COUNT, NET, Context, Integers, Number, Problem, Shaped, check_sound, problem_of
+from fedkin.forms import NET, Context, Integers, Number, Problem, Shaped, check_sound, problem_of
 from fedkin.methods.fedavg import FedAvg
 from fedkin.views import ClientView, ServerView
-from support import NET_METHODS, by_pattern, default_method, play, small_federation, small_setup, with_settings
+from support import NET_METHODS, begun, by_pattern, finite, present, small_setup, with_settings
 
 SETUP = small_setup(FedAvg()).equipped()
 NAMES = sorted(SETUP.federation)
@@ -38,16 +36,14 @@ def looked_at(*envelopes: Envelope) -> list[str]:
     return [": ".join(inbox.refuses(envelope) or ()) for envelope in envelopes]
 
 
-def reply(
-    message: Message = FINE, sender: str = NAMES[0], round: int = 3, turn: int = 0, of: str = "train"
-) -> Envelope:
-    return Envelope(round, of, turn, sender, SERVER, message)
+def reply(message: Message = FINE, sender: str = NAMES[0], **fields: Any) -> Envelope:
+    return Envelope(3, "train", 0, sender, SERVER, message)._replace(**fields)
 
 
 def test_only_what_was_asked_for_now_gets_in_and_once() -> None:
     found = looked_at(
         reply(), reply(), reply(sender=NAMES[1], round=2), reply(sender=NAMES[1], turn=1), reply(sender=NAMES[5]),
-        reply(sender=NAMES[1], of="settle"), reply(sender=NAMES[1]),
+        reply(sender=NAMES[1], phase="settle"), reply(sender=NAMES[1]),
     )  # fmt: skip
     assert found == [
         "", "stale: a second message", "stale: of round 2, and this is round 3",
@@ -138,25 +134,18 @@ def test_a_phase_that_declares_nothing_lets_anything_finite_pass() -> None:
     engine = LocalEngine(with_settings(small_setup(Bare()), message_limit_mb=0.01))
     assert not [row for row in engine.round(1).traffic if row.missing]
     context = engine.exchange.validator.contexts[engine.setup.net]
-    for message, words in {
-        "nan": (Message(x=[1.0, [float("nan")]]), "x: nan is not a finite number"),
-        "tensor": (Message(x={"y": torch.tensor(torch.inf)}), "x/y: 1 of 1 numbers are not finite"),
-        "array": (Message(x=np.zeros(3)), "it cannot be read (MethodError: x: arrays travel as torch"),
-        "large": (Message(x=torch.zeros(1).expand(10**9)), "4,000,000,112 bytes are more than run.message"),
-    }.values():  # fmt: skip
-        problem = problem_of(message, None, context)
-        assert problem is not None
-        assert problem.words.startswith(words)
+    for value, words in (
+        ([1.0, [float("nan")]], "x: nan is not a finite number"),
+        ({"y": torch.tensor(torch.inf)}, "x/y: 1 of 1 numbers are not finite"),
+        (np.zeros(3), "it cannot be read (MethodError: x: arrays travel as torch"),
+        (torch.zeros(1).expand(10**9), "4,000,000,112 bytes are more than run.message"),
+    ):
+        assert present(problem_of(Message(x=value), None, context)).words.startswith(words)
 
 
 def test_a_declaration_that_refuses_everyone_ends_the_run_and_says_why() -> None:
     with pytest.raises(MethodError, match=r"phase 'train': every message was refused, .* because n is not declared"):
         LocalEngine(small_setup(Strict())).round(1)
-
-
-def test_an_override_declares_its_own_reply() -> None:
-    assert FedAvg.declared("train") == ({"params": NET, "n": COUNT},)
-    assert Bare.declared("train") is None
 
 
 @pytest.mark.parametrize("engine", [LocalEngine, LoopbackEngine])
@@ -167,26 +156,22 @@ def test_a_large_update_does_not_spread(engine: type[LocalEngine], mode: str) ->
         refused = [row for row in made.round(number).traffic if row.missing]
         assert {row.sender for row in refused} == made.adversaries
         assert all(row.reason.startswith("params: ") for row in refused)
-    assert all(bool(torch.isfinite(tensor).all()) for tensor in tensors_of(made.server.state).values())
+    assert finite(made.server.state)
 
 
 @pytest.mark.parametrize("name", by_pattern(NET_METHODS))
 def test_a_method_ends_finite_with_a_client_whose_update_overflows(name: str) -> None:
-    made = LocalEngine(with_settings(small_setup(default_method(name), local_steps=1), adversaries="scale:0.2:1e39"))
-    play(made, 1, 2)
-    for id in set(made.setup.federation) - made.adversaries:
-        assert all(bool(torch.isfinite(tensor).all()) for tensor in made.model(id).values())
+    made = begun(with_settings(small_setup(CASES[name], local_steps=1), adversaries="scale:0.2:1e39"), rounds=2)
+    assert finite(*(made.model(id) for id in set(made.setup.federation) - made.adversaries))
 
 
 def test_validation_is_the_same_for_messages_that_pass_through_bytes() -> None:
     """A reply that is refused in this process is refused behind bytes, for the same reason."""
-    victim = NAMES[1]
     lines = []
     for kind in (LocalEngine, LoopbackEngine):
         engine = kind(small_setup(FedAvg()))
-        inner = engine.log.transport
-        spoil = Spoiling(lambda e: e.sender == victim, lambda m: Message(params=m.params, n=-1))
-        spoil.order = inner.order  # type: ignore[method-assign]
+        spoil = Spoiling(lambda e: e.sender == NAMES[1], lambda m: Message(params=m.params, n=-1))
+        spoil.order = engine.log.transport.order  # type: ignore[method-assign]
         engine.log.transport = spoil
         lines.append([row for row in engine.round(1).traffic if row.missing])
     assert lines[0] == lines[1] != []
@@ -201,12 +186,8 @@ class Greedy(FedAvg):
 
 
 def test_limits_are_settings() -> None:
-    federation = small_federation()
-    large = max(federation, key=lambda id: federation[id].size)
-    engine = LocalEngine(
-        with_settings(replace(small_setup(Greedy(), federation)), largest_n=federation[large].size - 1)
-    )
-    refused = [row for row in engine.round(1).traffic if row.missing]
-    assert [row.sender for row in refused] == [large, large]
+    large = max(NAMES, key=SETUP.federation.sizes.__getitem__)
+    engine = LocalEngine(with_settings(small_setup(Greedy()), largest_n=SETUP.federation.sizes[large] - 1))
+    assert [row.sender for row in engine.round(1).traffic if row.missing] == [large, large]
     with pytest.raises(ConfigError, match=r"run\.min_replies: expected a whole number of replies, or a share below 1"):
         with_settings(small_setup(FedAvg()), min_replies=1.5)
