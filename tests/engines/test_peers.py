@@ -20,10 +20,10 @@ from fedkin.methods.local import Local
 from fedkin.methods.sfmtl_graph import SfmtlGraph
 from fedkin.methods.tfl import Tfl
 from fedkin.views import PeerView
+from methods.cases import CASES as VARIANTS
 from support import (
     NET_METHODS,
     by_pattern,
-    cases,
     same,
     small_federation,
     small_setup,
@@ -86,7 +86,7 @@ def test_peers_that_sit_out_a_round_keep_their_state() -> None:
 # -- `run.alone`: a method without exchange. Each client must be as in a federation of its own -----------------------
 
 
-CASES: dict[str, ServerMethod | PeerMethod] = {name: method() for name, method in NET_METHODS.items()} | cases()
+CASES: dict[str, ServerMethod | PeerMethod] = {name: method() for name, method in NET_METHODS.items()} | VARIANTS
 
 
 @pytest.mark.parametrize("name", by_pattern(CASES))
