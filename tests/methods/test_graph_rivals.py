@@ -13,7 +13,7 @@ from fedkin.federation import Client, Federation, Task
 from fedkin.methods.cobo import CoBo, weight_of
 from fedkin.methods.dpfl import Dpfl
 from fedkin.methods.fedamp import attention
-from fedkin.methods.feddrift import merged
+from fedkin.methods.feddrift import accuracies, merged
 from fedkin.methods.fedfomo import FedFomo, taken
 from fedkin.methods.pfedgraph import PFedGraph, collaboration
 from support import Watched, after, present, samples_of, server_view, small_federation, small_setup
@@ -83,6 +83,15 @@ def test_clusters_merge_only_if_neither_loses_more_than_delta() -> None:
     assert merged(["0", "1", "2"], chain, 0.1) == {"0": "0", "1": "0", "2": "2"}
     # A cluster of which nobody answered merges with nobody.
     assert merged(["0", "1"], np.array([[0.9, np.nan], [0.9, np.nan]]), 0.1) == {"0": "0", "1": "1"}
+
+
+def test_accuracies_of_a_cluster_are_weighted_by_samples() -> None:
+    replies: Any = {
+        "a": {"accuracy": {"0": 0.5, "1": 0.1}, "n": 10}, "b": {"accuracy": {"0": 1.0, "1": 0.2}, "n": 30},
+        "c": {"accuracy": {"0": 0.0, "1": 0.9}, "n": 5},
+    }  # fmt: skip
+    a = accuracies(["0", "1"], {"a": "0", "b": "0", "c": "1"}, replies)
+    np.testing.assert_allclose(a, [[0.875, 0.0], [0.175, 0.9]])
 
 
 # -- FedFomo ----------------------------------------------------------------------------------------------------------
