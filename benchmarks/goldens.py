@@ -3,8 +3,8 @@
     python benchmarks/goldens.py record before.json       # on the commit before
     python benchmarks/goldens.py compare before.json      # on the commit after: lists what differs, exit status 1
 
-Methods and variants are those of tests/methods/cases. They run on two small federations: one that does not change, and
-one with dropout, partial participation, drift, a newcomer and an unseen client. The comparison is over final
+Methods and variants are those of tests/methods/cases.py. They run on two small federations: one that does not change,
+and one with dropout, partial participation, drift, a newcomer and an unseen client. The comparison is over final
 parameters, the rows of rounds, clients and messages (with their bytes), and the last graph. Bits depend on the machine
 and the version of torch, so record and compare on one machine. Final parameters are kept beside the hashes
 (before.npz), so that a run whose bits differ is printed with its largest difference, relative to its largest value.
@@ -27,7 +27,8 @@ import numpy as np  # noqa: E402
 
 import fedkin  # noqa: E402
 from fedkin.federation import Change, Federation  # noqa: E402
-from support import NET_METHODS, cases, small_federation  # noqa: E402
+from methods.cases import CASES  # noqa: E402
+from support import NET_METHODS, small_federation  # noqa: E402
 
 MODES = {
     "one-by-one": {"mode": "one-by-one"},
@@ -63,8 +64,7 @@ def federations() -> dict[str, tuple[Federation, dict[str, Any], dict[str, Any]]
 
 def methods() -> dict[str, Any]:
     """Return all methods with their defaults, and the variants of the tests."""
-
-    return {**{name: kind() for name, kind in NET_METHODS.items()}, **cases()}
+    return {**{name: kind() for name, kind in NET_METHODS.items()}, **CASES}
 
 
 def digest(value: Any) -> str:

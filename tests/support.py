@@ -27,9 +27,10 @@ from fedkin.engines.executors.jobs import OneByOne
 from fedkin.engines.results import SERVER
 from fedkin.engines.site import LocalSite
 from fedkin.federation import Federation, Samples
-from fedkin.flow import Message, Params, PeerMethod, ServerMethod
+from fedkin.flow import Fitted, Message, Params, PeerMethod, ServerMethod
 from fedkin.keys import rng
-from fedkin.learning import Training
+from fedkin.learning import BodyHead, CrossEntropy, Loss, Net, Training
+from fedkin.learning.sgd import fit
 from fedkin.methods import METHODS
 from fedkin.settings import parse
 from fedkin.testing import Losing as Losing
@@ -88,14 +89,6 @@ def with_settings(setup: Setup, faults: Mapping[str, Any] | None = None, **setti
 def by_pattern(names: Iterable[str]) -> list[Any]:
     """Parameters of a test that loops over methods and variants: all but one per pattern of traffic are slow."""
     return [pytest.param(name, marks=() if name in PATTERNS else pytest.mark.slow) for name in names]
-
-
-def cases() -> dict[str, ServerMethod | PeerMethod]:
-    """Methods with settings that matter in a tiny federation: CASES of every module in tests/methods/cases."""
-    found: dict[str, ServerMethod | PeerMethod] = {}
-    for path in sorted((Path(__file__).parent / "methods" / "cases").glob("*.py")):
-        found |= module_at(path).CASES
-    return found
 
 
 def module_at(path: Path) -> Any:
@@ -300,9 +293,15 @@ class Here:
 
 def plain_fedavg(
     body: nn.Module, head: nn.Module, federation: Federation, training: Training,
-    outputs: Callable[[Samples, Tensor], Tensor], still: Iterable[nn.Module] = (),
+    outputs: Callable[[Samples, Tensor], Tensor] | None = None, still: Iterable[nn.Module] = (),
+    loss: Any = F.cross_entropy,
 ) -> dict[str, Tensor]:  # fmt: skip
-    """FedAvg as people write it, with batches in the order of the library's keys; still: modules in evaluation mode."""
+    """FedAvg as people write it, with batches in the order of the library's keys.
+
+    outputs: of these rows of samples; None: those of body and head. still: modules in evaluation mode.
+    """
+    dtype = next(head.parameters()).dtype
+    outputs = outputs or (lambda samples, rows: head(body(samples.inputs(rows, dtype))))
     model = nn.ModuleDict({"body": body, "head": head})
     new = {name: t.clone() for name, t in model.state_dict().items()}
     total = sum(federation.sizes.values())
@@ -314,12 +313,12 @@ def plain_fedavg(
             for module in still:
                 module.eval()
             samples, draw = federation[id].train, rng(0, id, number, "train.fit0")
-            draw.integers(2**63)
+            torch.manual_seed(int(draw.integers(2**63)))
             trained = [p for p in model.parameters() if p.requires_grad]
             optimiser = torch.optim.SGD(trained, training.lr, training.momentum, weight_decay=training.weight_decay)
             for rows in map(torch.from_numpy, training.batches(len(samples), draw)):
                 optimiser.zero_grad()
-                torch.autograd.backward(F.cross_entropy(outputs(samples, rows), samples.labels(rows)))
+                torch.autograd.backward(loss(outputs(samples, rows), samples.labels(rows)))
                 if training.clip is not None:
                     nn.utils.clip_grad_norm_(trained, training.clip)
                 optimiser.step()
@@ -356,3 +355,39 @@ def printed(shown: Any, width: int) -> str:
     text = io.StringIO()
     Console(file=text, width=width).print(shown)
     return text.getvalue()
+
+
+def named(name: str, **settings: Any) -> Any:
+    """The method of this name with these settings."""
+    return METHODS[name].model_validate(settings)
+
+
+def samples_of(x: Any, y: Any) -> Samples:
+    """Samples of NumPy arrays, with inputs as float32."""
+    return Samples(torch.from_numpy(x.astype(np.float32)), torch.from_numpy(y))
+
+
+def finish(flow: Any, answer: Any) -> Any:
+    """Give a flow its last answer; returns what the flow returns."""
+    try:
+        flow.send(answer)
+    except StopIteration as end:
+        return end.value
+    raise AssertionError("the flow goes on")
+
+
+def one_ask(method: Any, server: ServerView[Any], replies: Mapping[str, Message]) -> dict[str, Message]:
+    """Run a server's round that asks once, with these replies; returns what was asked."""
+    flow = method.round(server, sorted(replies))
+    asked = next(flow).messages
+    finish(flow, replies)
+    return dict(asked)
+
+
+def fitted(
+    net: Net, samples: Samples, training: Training, seed: int = 0, module: BodyHead | None = None,
+    params: Params | None = None, loss: Loss | None = None,
+) -> Fitted:  # fmt: skip
+    """Local training with draws of this seed, from the net's first values or from others."""
+    module, start = module or net.scratch(), net.initial if params is None else params
+    return fit(net, module, start, loss or CrossEntropy(), samples, training, {}, {}, np.random.default_rng(seed))

@@ -16,13 +16,12 @@ from fedkin.learning.net import head_of
 from fedkin.learning.sgd import load
 from fedkin.methods import METHODS
 from fedkin.records.recorder import Records
-from support import NET_METHODS, by_pattern, default_method, present, small_setup, with_settings
+from support import NET_METHODS, by_pattern, default_method, play, present, same, small_setup, with_settings
 
 
 def trained(name: str = "sfmtl-graph", rounds: int = 2, engine: str = "local", **settings: object) -> LocalEngine:
     made = ENGINES[engine](small_setup(METHODS[name](**settings)))
-    for number in range(1, rounds + 1):
-        made.round(number)
+    play(made, *range(1, rounds + 1))
     return made
 
 
@@ -102,9 +101,7 @@ def test_measuring_leaves_the_engine_as_it_was() -> None:
     assert torch.equal(before, torch.get_rng_state())
     for one in (engine, untouched):
         one.round(2)
-    for id in engine.setup.federation:
-        for name, tensor in engine.model(id).items():
-            assert torch.equal(tensor, untouched.model(id)[name])
+    assert same(engine.models(), untouched.models())
 
 
 def test_too_many_points_leave_out_whole_clients_the_same_ones_each_round(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,9 +17,10 @@ from fedkin.engines.site import LocalSite, Running
 from fedkin.engines.transport import Validator, spoiled
 from fedkin.flow import Message, PeerMethod, ServerMethod
 from fedkin.forms import Problem
-from support import NET_METHODS, cases, default_method, small_setup
+from methods.cases import CASES as VARIANTS
+from support import NET_METHODS, default_method, small_setup
 
-CASES: dict[str, ServerMethod | PeerMethod] = {**{name: default_method(name) for name in NET_METHODS}, **cases()}
+CASES: dict[str, ServerMethod | PeerMethod] = {**{name: default_method(name) for name in NET_METHODS}, **VARIANTS}
 ROUNDS = 3
 GARBAGE: dict[str, Callable[[Message], Message]] = {
     **{kind: partial(spoiled, kind=kind) for kind in KINDS},

@@ -16,7 +16,8 @@ from fedkin.methods.ifca import Ifca
 from fedkin.methods.local import Local
 from fedkin.testing import small_federation, small_setup
 from fedkin.views import PeerView
-from support import NET_METHODS, after, by_pattern, cases, same, trained_models, with_settings
+from methods.cases import CASES as VARIANTS
+from support import NET_METHODS, after, by_pattern, same, trained_models, with_settings
 
 
 class Gossip(PeerMethod):
@@ -70,7 +71,7 @@ def models(method: Any, federation: Federation | None = None, alone: bool = Fals
     return trained_models(LocalEngine(setup))
 
 
-CASES: dict[str, ServerMethod | PeerMethod] = {name: method() for name, method in NET_METHODS.items()} | cases()
+CASES: dict[str, ServerMethod | PeerMethod] = {name: method() for name, method in NET_METHODS.items()} | VARIANTS
 
 
 @pytest.mark.parametrize("name", by_pattern(CASES))

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
-import fedkin
 from fedkin.errors import DataError
 from fedkin.federation import Federation, Scale
 
@@ -73,28 +72,14 @@ def test_the_split_is_that_of_arrays_and_a_pair_has_its_own() -> None:
     assert pair["a"].test.labels().tolist() == Sites(5, 8).y.tolist()
 
 
-def test_token_ids_stay_whole_numbers_and_train() -> None:
-    rng = np.random.default_rng(0)
-
-    class Texts(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.embedding = nn.Embedding(50, 8)
-
-        def forward(self, x: Any) -> Tensor:
-            found: Tensor = (self.embedding(x["input_ids"]) * x["attention_mask"].unsqueeze(2)).sum(1)
-            return found
-
+def test_token_ids_stay_whole_numbers() -> None:
     def rows(count: int) -> list[dict[str, Any]]:
-        return [{"input_ids": rng.integers(0, 50, 6).tolist(), "attention_mask": [1] * 6, "labels": row % 2}
-                for row in range(count)]  # fmt: skip
+        return [{"input_ids": [row, 7, 0], "attention_mask": [1] * 3, "labels": row % 2} for row in range(count)]
 
     federation = Federation.from_datasets({"a": rows(20), "b": rows(24)}, group={"a": "g", "b": "h"})
     assert federation.task.codes == ("input_ids", "attention_mask")
     assert federation["a"].train.inputs(slice(None))["input_ids"].dtype == torch.int64
     assert federation.planted == {"a": "g", "b": "h"}
-    result = fedkin.run("fedavg", federation, rounds=1, model=(Texts(), nn.Linear(8, 2)))
-    assert len(result.scores) == 2
 
 
 def test_pictures_are_bytes_channels_first() -> None:

@@ -53,36 +53,26 @@ def test_it_is_that_of_all_rows_in_one_place() -> None:
 @pytest.mark.slow
 @given(st.integers(1, 6), st.integers(0, 2**16), st.randoms(use_true_random=False))
 def test_neither_the_order_of_clients_nor_how_rows_are_dealt_matters(clients: int, seed: int, order: Any) -> None:
-    whole = table(60, seed)
-    kinds = kinds_of(whole)
-    told = [profile(part, kinds) for part in cut(whole, clients, seed)]
-    first = Encoding.of(told, kinds, least=3)
-    order.shuffle(told)
-    assert Encoding.of(told, kinds, least=3) == first
-    alone = Encoding.of([profile(whole, kinds)], kinds, least=3)
-    assert alone.names == first.names
-    np.testing.assert_allclose(alone(whole), first(whole), rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.slow
-@given(st.integers(1, 6), st.integers(0, 2**16))
-def test_profiles_merge_to_that_of_all_rows(clients: int, seed: int) -> None:
     """What clients tell, as text, gives the encoding of all rows in one place; merging in two steps changes nothing."""
     whole = table(60, seed)
     kinds = kinds_of(whole)
-    told = [Profile.from_json(profile(part, kinds).to_json()) for part in cut(whole, clients, seed)]
-    assert told == [profile(part, kinds) for part in cut(whole, clients, seed)]
-    merged, direct = Profile.merged(told), profile(whole, kinds)
-    again = Profile.merged([Profile.merged(told[:2]), *told[2:]])
-    for one in (merged, again):
+    told = [profile(part, kinds) for part in cut(whole, clients, seed)]
+    assert [Profile.from_json(each.to_json()) for each in told] == told
+    direct = profile(whole, kinds)
+    for one in (Profile.merged(told), Profile.merged([Profile.merged(told[:2]), *told[2:]])):
         assert (one.rows, one.categories) == (direct.rows, direct.categories)
         for name, moments in direct.numbers.items():
             found = one.numbers[name]
             assert found.count == moments.count
             np.testing.assert_allclose([found.mean, found.squares], [moments.mean, moments.squares], rtol=1e-9)
-    encoding = Encoding.of([merged], kinds, least=3)
+    encoding = Encoding.of(told, kinds, least=3)
     assert Encoding.from_json(encoding.to_json()) == encoding
     np.testing.assert_array_equal(Encoding.from_json(encoding.to_json())(whole), encoding(whole))
+    order.shuffle(told)
+    assert Encoding.of(told, kinds, least=3) == encoding
+    alone = Encoding.of([direct], kinds, least=3)
+    assert alone.names == encoding.names
+    np.testing.assert_allclose(alone(whole), encoding(whole), rtol=1e-5, atol=1e-5)
 
 
 def test_what_others_tell_is_checked() -> None:

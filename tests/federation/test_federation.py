@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from fedkin.errors import DataError
 from fedkin.federation import Client, Federation, Samples, Scale, Task
 
 TASK = Task(3, (2,))
-PLAIN = Samples(torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64))
 
 
 def samples(count: int = 4, **changes: Any) -> Samples:
@@ -95,22 +93,11 @@ LARGE = torch.tensor([[0.0, 1e300], [0.0, 0.0]], dtype=torch.float64)
         ([client(test=samples(2, x=NAN))], "'a': test inputs hold NaN or infinite values"),
         ([client(test=samples(2, x=LARGE))], "'a': test inputs hold NaN or infinite values"),
         ([client(train=samples(2, x=NAN / 0))], "'a': training inputs hold NaN"),
+        ([client("server")], "no client may be called 'server'"),
+        ([client(train=samples(rows=torch.tensor([0, 1], dtype=torch.int32)))], "training rows must be int64"),
+        ([client(train=samples(scale=Scale((0.0,) * 3, (1.0,))))], "scale: mean has 3 values; expected 1, or 2"),
     ],
 )  # fmt: skip
 def test_bad_clients(clients: list[Client], said: str) -> None:
     with pytest.raises(DataError, match=said):
         Federation(clients, TASK)
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"id": "server"}, "no client may be called 'server'"),
-        ({"train": replace(PLAIN, rows=torch.tensor([0, 1], dtype=torch.int32))}, "training rows must be int64"),
-        ({"train": replace(PLAIN, scale=Scale((0.0,) * 2, (1.0,)))},
-         "training inputs: scale: mean has 2 values; expected 1, or 3"),
-    ],
-)  # fmt: skip
-def test_what_records_and_runners_rely_on(change: dict[str, Any], said: str) -> None:
-    with pytest.raises(DataError, match=said):
-        Federation([replace(Client("a", PLAIN, PLAIN), **change)], Task(2, (3,)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,16 @@ import pyarrow as pa
 import pytest
 import torch
 
+from fedkin.data.dataset import Dataset, Split
 from fedkin.data.own import OwnTable
 from fedkin.data.sources.tables import Csv, Parquet
 from fedkin.errors import DataError
+from fedkin.federation import Samples
 from fedkin.federation.summaries import SharedEncoding, TableSummary, agree, summary_of, unlike_targets
 from fedkin.federation.table_columns import Reading
 from fedkin.federation.table_values import as_table
 from stays import HOSPITALS, written
+from support import present
 
 CASES: dict[str, dict[str, Any]] = {
     "risk": {"target": "died"},
@@ -26,6 +30,25 @@ CASES: dict[str, dict[str, Any]] = {
     "numbers": {"target": "days", "leave_out": ["died"], "time": "admitted"},
     "classes": {"target": "ward", "test_fraction": 0.3, "seed": 5},
 }
+
+
+def agreed_as_in_a_simulation(own: dict[str, OwnTable], whole: Dataset, reading: Reading) -> SharedEncoding:
+    """What participants agree on, which is what a simulation has, as are their samples."""
+    told = {name: TableSummary.from_json(each.summary.to_json()) for name, each in own.items()}
+    assert told == {name: each.summary for name, each in own.items()}
+    agreed = agree(told, reading)
+    assert SharedEncoding.from_json(agreed.to_json()) == agreed
+    assert agreed.encoding == whole.encoding
+    assert agreed.target == whole.target
+    for name, each in own.items():
+        client, task = each.client(agreed)
+        assert task == whole.task
+        parts: dict[Split, Samples] = {"train": client.train, "test": client.test}
+        for split, mine in parts.items():
+            there = whole.samples(split, np.flatnonzero(present(whole.part(split).client) == name))
+            assert torch.equal(mine.inputs(slice(None)), there.inputs(slice(None)))
+            assert torch.equal(mine.labels(), there.labels())
+    return agreed
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -36,26 +59,9 @@ def test_what_all_agree_on_is_what_a_simulation_has(case: str, order: int, tmp_p
         for path in folder.glob("*.csv"):
             frame = pd.read_csv(path)
             frame.dropna(subset="ward").to_csv(path, index=False)
-    whole = Csv(path=folder, **CASES[case]).load(Path())
     source = Csv(path=Path("elsewhere.csv"), **CASES[case])
     own = {name: OwnTable(name, str(folder / f"{name}.csv"), source) for name in HOSPITALS[::order]}
-    told = {name: TableSummary.from_json(each.summary.to_json()) for name, each in own.items()}
-    assert told == {name: each.summary for name, each in own.items()}
-    made = agree(told, source.reading(""))
-    agreed = SharedEncoding.from_json(made.to_json())
-    assert agreed == made
-    assert agreed.encoding == whole.encoding
-    assert agreed.target == whole.target
-    for name, each in own.items():
-        client, task = each.client(agreed)
-        assert task == whole.task
-        for split, mine in (("train", client.train), ("test", client.test)):
-            part = whole.part(split)  # type: ignore[arg-type]
-            assert part.client is not None
-            rows = np.flatnonzero(part.client == name)
-            there = whole.samples(split, rows)  # type: ignore[arg-type]
-            assert torch.equal(mine.inputs(slice(None)), there.inputs(slice(None)))
-            assert torch.equal(mine.labels(), there.labels())
+    agreed_as_in_a_simulation(own, Csv(path=folder, **CASES[case]).load(Path()), source.reading(""))
 
 
 def test_a_column_of_clients_and_a_group_in_the_file_are_no_inputs(tmp_path: Path) -> None:
@@ -85,18 +91,9 @@ def test_codes_and_classes_with_leading_zeros_are_those_of_a_simulation(
         pd.read_csv(tmp_path / "b.csv").to_parquet(tmp_path / "b.parquet", index=False)
     source = Csv(path=Path("elsewhere.csv"), **given)
     own = {site: OwnTable(site, str(tmp_path / f"{site}{suffix if site == 'b' else '.csv'}"), source) for site in order}
-    told = {site: TableSummary.from_json(each.summary.to_json()) for site, each in own.items()}
-    agreed = agree(told, source.reading(""))
-    assert whole.encoding is not None
-    assert agreed.encoding == whole.encoding
+    agreed = agreed_as_in_a_simulation(own, whole, source.reading(""))
     assert {"code=007", "code=7", "code=12", "code=13"} < set(agreed.encoding.names)
-    assert agreed.target == whole.target
     assert agreed.target.classes == ("01", "02", "12", "9")
-    for site, each in own.items():
-        client, _ = each.client(agreed)
-        rows = np.flatnonzero(np.asarray(whole.train.client) == site)
-        assert torch.equal(client.train.inputs(slice(None)), whole.samples("train", rows).inputs(slice(None)))
-        assert torch.equal(client.train.labels(), whole.samples("train", rows).labels())
 
 
 def test_classes_that_are_numbers_everywhere_keep_the_order_of_numbers() -> None:
@@ -170,8 +167,6 @@ def test_classes_that_one_participant_tells_apart_are_two() -> None:
 
 @pytest.mark.parametrize("change", ["{}", "[", '"x"', "types", "target", "values", "rows", "moments"])
 def test_what_is_told_and_not_readable_is_refused(change: str) -> None:
-    import json
-
     tree = json.loads(told(x=[1, 2], y=[0, 1]).to_json())
     wrong = {"types": [["x", "picture"]], "target": 3, "values": 7, "rows": None, "moments": {"count": "many"}}
     text = change
@@ -212,7 +207,6 @@ def test_categories_of_unlike_types_in_parquet_files_are_refused_as_in_a_simulat
         agree(told, source.reading(""))
     (tmp_path / "a.parquet").unlink()
     whole = Parquet(path=tmp_path, **given).load(Path())
-    assert whole.encoding is not None
     agreed = agree({site: told[site] for site in "bc"}, source.reading(""))
     assert agreed.encoding == whole.encoding
     assert agreed.encoding.names[:3] == ("code=7", "code=8", "code=(other)")

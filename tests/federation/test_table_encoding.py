@@ -15,6 +15,7 @@ from fedkin.federation import Federation
 from fedkin.federation.table_columns import Reading, columns_of
 from fedkin.federation.table_encoding import target_of_classes
 from fedkin.federation.table_values import as_table
+from support import present
 
 
 def frame(rows: int = 120, seed: int = 0) -> pd.DataFrame:
@@ -27,15 +28,14 @@ def frame(rows: int = 120, seed: int = 0) -> pd.DataFrame:
     })  # fmt: skip
 
 
-def made(**options: Any) -> Federation:
-    return Federation.from_frame(frame(), **{"target": "died", "client": "hospital", **options})
+def made(rows: Any = None, **options: Any) -> Federation:
+    rows = frame() if rows is None else rows
+    return Federation.from_frame(rows, **{"target": "died", "client": "hospital", **options})
 
 
 def test_the_order_of_rows_and_names_of_clients_change_no_sample() -> None:
     federation, whole = made(split="time", time="day"), frame()
-    other = Federation.from_frame(
-        whole.sample(frac=1, random_state=1).replace({"north": "n"}), target="died", client="hospital", time="day"
-    )
+    other = made(whole.sample(frac=1, random_state=1).replace({"north": "n"}), time="day")
     for id, client in federation.items():
         twin = other["n" if id == "north" else id]
         for mine, its in ((client.train, twin.train), (client.test, twin.test)):
@@ -45,11 +45,11 @@ def test_the_order_of_rows_and_names_of_clients_change_no_sample() -> None:
 
 def test_only_training_rows_shape_the_inputs() -> None:
     whole = frame()
-    federation = Federation.from_frame(whole, target="died", client="hospital", time="day")
+    federation = made(whole, time="day")
     latest = {id: rows.nlargest(len(federation[id].test), "day").index for id, rows in whole.groupby("hospital")}
     for rows in latest.values():
         whole.loc[rows, "age"] = 1e6
-    again = Federation.from_frame(whole, target="died", client="hospital", time="day")
+    again = made(whole, time="day")
     assert again.encoding == federation.encoding
     assert all((again[id].test.inputs(slice(None))[:, 0] == 10).all() for id in again)
 
@@ -74,8 +74,7 @@ def test_the_kind_of_task_is_found(values: list[Any], kind: str, classes: tuple[
     rows = {"x": [1.0, 2.0, 3.0, 4.0], "y": values, "site": ["a"] * 4}
     federation = Federation.from_frame(rows, target="y", client="site", test_fraction=0)
     assert federation.task.kind == kind
-    assert federation.target is not None
-    assert federation.target.classes == classes
+    assert present(federation.target).classes == classes
     if classes:
         seen = ["false" if v is False else "true" if v is True else f"{v:g}" if isinstance(v, float) else str(v)
                 for v in values]  # fmt: skip
@@ -105,21 +104,18 @@ def test_a_column_can_say_the_split_and_the_groups() -> None:
     whole = frame()
     whole["part"] = np.where(np.arange(len(whole)) % 4 == 0, "test", "train")
     whole["region"] = np.where(whole["hospital"] == "north", "cold", "warm")
-    federation = Federation.from_frame(whole, target="died", client="hospital", split="part", group="region")
+    federation = made(whole, split="part", group="region")
     assert sum(len(client.test) for client in federation.values()) == 30
     assert federation.planted == {"north": "cold", "south": "warm", "west": "warm"}
-    assert federation.encoding is not None
-    assert not {"part", "region"} & set(federation.encoding.kinds)
+    assert not {"part", "region"} & set(present(federation.encoding).kinds)
     assert federation.relabel({"north": "n"}).encoding is federation.encoding
 
 
 def test_arrow_dicts_and_categories_are_the_same() -> None:
     whole = frame().astype({"sex": "category"})
-    options: Any = {"target": "died", "client": "hospital"}
-    first = Federation.from_frame(whole, **options)
     arrow = pa.Table.from_pandas(frame(), preserve_index=False)
     for other in (arrow, {name: frame()[name].tolist() for name in frame()}):
-        assert Federation.from_frame(other, **options).fingerprint() == first.fingerprint()
+        assert made(other).fingerprint() == made(whole).fingerprint()
 
 
 @pytest.mark.parametrize(
@@ -163,7 +159,7 @@ def test_rows_without_target_or_client_are_counted(column: str, said: str) -> No
     whole[column] = whole[column].astype(object)
     whole.loc[[3, 5], column] = None
     with pytest.raises(DataError, match=said):
-        Federation.from_frame(whole, target="died", client="hospital")
+        made(whole)
 
 
 def test_categories_and_views_of_polars_are_texts() -> None:
@@ -174,18 +170,16 @@ def test_categories_and_views_of_polars_are_texts() -> None:
     ward = pa.array(["icu", "er"] * 15, pa.string_view())
     table = pa.table({"sex": sex, "ward": ward, "site": site, "died": died})
     fed = Federation.from_frame(table, target="died", client="site", least=3)
-    assert fed.encoding is not None
     wards = ("ward=er", "ward=icu", "ward=(other)")
-    assert fed.encoding.names == ("sex=f", "sex=m", "sex=(other)", "sex=(missing)", *wards)
-    assert fed.target is not None
-    assert fed.target.classes == ("no", "yes")
+    assert present(fed.encoding).names == ("sex=f", "sex=m", "sex=(other)", "sex=(missing)", *wards)
+    assert present(fed.target).classes == ("no", "yes")
 
 
 @pytest.mark.parametrize("mark", list(",;\t|"))
 def test_an_unknown_column_beside_undivided_names_is_answered_with_the_delimiter(mark: str) -> None:
     whole = frame().rename(columns={"age": f"age{mark}bmi"})
     with pytest.raises(DataError, match=r"no column 'bmi'; .*; if 'age.*bmi' is two, say data.delimiter"):
-        Federation.from_frame(whole, target="bmi", client="hospital")
+        made(whole, target="bmi")
 
 
 def test_rows_of_a_person_stay_on_one_side() -> None:
@@ -193,9 +187,8 @@ def test_rows_of_a_person_stay_on_one_side() -> None:
     whole["patient"] = np.arange(len(whole)) // 3
     options: list[dict[str, Any]] = [{}, {"time": "day"}]
     for more in options:
-        federation = Federation.from_frame(whole, target="died", client="hospital", person="patient", **more)
-        assert federation.encoding is not None
-        assert "patient" not in federation.encoding.kinds
+        federation = made(whole, person="patient", **more)
+        assert "patient" not in present(federation.encoding).kinds
         assert 15 <= sum(len(client.test) for client in federation.values()) <= 33
         columns = columns_of(as_table(whole), Reading(target="died", client="hospital", person="patient", **more))
         pairs = dict[tuple[str, int], bool]()
@@ -210,8 +203,7 @@ def test_a_frame_for_each_client_is_refused_in_a_sentence() -> None:
 
 @pytest.mark.parametrize("unit", [1e-12, 1.0, 1e12])
 def test_inputs_do_not_depend_on_units(unit: float) -> None:
-    first, other = made(), Federation.from_frame(frame().assign(age=lambda rows: rows["age"] * unit), target="died",
-                                                 client="hospital")  # fmt: skip
+    first, other = made(), made(frame().assign(age=lambda rows: rows["age"] * unit))
     for id in first:
         torch.testing.assert_close(first[id].train.inputs(slice(None)), other[id].train.inputs(slice(None)))
 
@@ -222,16 +214,15 @@ def test_names_that_are_neither_texts_nor_whole_numbers_are_refused(role: str, k
     table = frame()
     day = pd.to_datetime(table["day"], unit="D")
     values = day.dt.to_period("M") if kind == "period" else pd.cut(table["age"], 3)
-    roles: Any = {"target": "died", "client": "hospital", role: "who"}
     with pytest.raises(DataError, match=f"column 'who': expected texts or whole numbers, got .*{kind}"):
-        Federation.from_frame(table.assign(who=values), **roles)
+        made(table.assign(who=values), **{role: "who"})
 
 
 def test_a_number_too_large_to_be_one_is_named() -> None:
     whole = frame()
     whole.loc[5, "age"] = np.finfo(float).max
     with pytest.raises(DataError, match=r"client '.*': column 'age': 1\.79769e\+308 is no measurement"):
-        Federation.from_frame(whole, target="died", client="hospital", test_fraction=0)
+        made(whole, test_fraction=0)
 
 
 def test_a_target_too_large_to_be_one_is_named_also_in_a_test_row() -> None:
@@ -246,7 +237,7 @@ def test_names_that_end_in_nul_are_refused(column: str) -> None:
     whole = frame().assign(patient=[f"p{row // 3}" for row in range(120)])
     whole.loc[7, column] = "north\0"
     with pytest.raises(DataError, match=f"column '{column}': .*'north.x00' ends in NUL"):
-        Federation.from_frame(whole, target="died", client="hospital", person="patient")
+        made(whole, person="patient")
 
 
 def test_ids_beyond_the_digits_of_a_float_stay_apart() -> None:
@@ -269,5 +260,4 @@ def test_decimals_stored_as_texts_are_refused_and_codes_are_not() -> None:
 def test_texts_without_decimals_stay_categories(values: list[str]) -> None:
     frame = pd.DataFrame({"who": ["a", "b"] * 15, "code": values * 10, "y": [0, 1] * 15})
     federation = Federation.from_frame(frame, target="y", client="who", least=1)
-    assert federation.encoding is not None
-    assert federation.encoding.kinds["code"] == "category"
+    assert present(federation.encoding).kinds["code"] == "category"

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fedkin import graph as g
-from fedkin.errors import GraphError
 from graph.strategies import affinities, planted, reordered
 
 ALL: dict[str, Callable[[Any], Any]] = {
@@ -121,19 +120,3 @@ def test_softmax_is_a_prior(values: Any, temperature: float) -> None:
     order = np.argsort(values, kind="stable")
     assert (np.diff(p[order]) >= 0).all()
     np.testing.assert_allclose(g.softmax(values + 5.0, temperature), p, rtol=1e-3, atol=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("call", "says"),
-    [
-        (lambda: g.betweenness([[0, 1], [0, 0]]), "not symmetric"),
-        (lambda: g.closeness([[0, -1], [-1, 0]]), "is negative"),
-        (lambda: g.softmax([]), "at least one client"),
-        (lambda: g.softmax([0.0], 0.0), "temperature: expected a number above 0"),
-        (lambda: g.softmax([0.0, np.inf]), "row 1 is not all finite"),
-        (lambda: g.sampled_betweenness(np.eye(3), 4), "samples: expected 2 to 3"),
-    ],
-)
-def test_errors_name_what_is_wrong(call: Any, says: str) -> None:
-    with pytest.raises(GraphError, match=says):
-        call()

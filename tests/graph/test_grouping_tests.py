@@ -158,15 +158,13 @@ def test_dependent_samples_are_counted_for_less_and_said() -> None:
 def test_newcomers_find_their_group() -> None:
     rng = np.random.default_rng(0)
     data, truth = planted(rng, k=18, n=100)
-    plan = Plan.of([Spread.of(x, y) for x, y in data])
-    every = [sign(plan, x, y) for x, y in data]
+    *every, stranger = signed([*data, (rng.normal(size=(80, 8)) * 5, rng.integers(5, size=80))])
     found = find(every[:12])
     assert found.labels.max() == 2
     for row in range(12, 18):
         seen = place(every[row], found)
         assert seen.group == found.labels[row - 12 + (truth[row] - truth[row - 12])]
         assert len(seen.p) == 3
-    stranger = sign(plan, rng.normal(size=(80, 8)) * 5, rng.integers(5, size=80))
     assert place(stranger, found).group is None
     with pytest.raises(GraphError, match="another plan"):
         place(signed(data, seed=5)[0], found)
@@ -195,12 +193,11 @@ def test_newcomers_of_shares_and_offsets() -> None:
     shares = rng.dirichlet(np.full(5, 0.5), size=21)
     for shift, verdict in ((0.0, "shares"), (0.7, "offsets")):
         data = [(x + shift * rng.normal(size=8), y) for x, y in mixture(rng, [100] * 21, shares=shares)]
-        plan = Plan.of([Spread.of(x, y) for x, y in data])
-        every = [sign(plan, x, y) for x, y in data]
-        found = find(every[:20])
+        *every, late, stranger = signed([*data, (-data[20][0], data[20][1])])
+        found = find(every)
         assert found.verdicts == (verdict,)
-        assert place(every[20], found).group == 0
-        assert place(sign(plan, -data[20][0], data[20][1]), found).group is None
+        assert place(late, found).group == 0
+        assert place(stranger, found).group is None
 
 
 def test_result_is_plain_data_and_words() -> None:

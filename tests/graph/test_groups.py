@@ -4,6 +4,7 @@ from collections.abc import Callable
 from itertools import product
 from typing import Any
 
+import networkx as nx
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -11,12 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
-from sklearn.metrics import adjusted_rand_score
+from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from fedkin import graph as g
 from fedkin.errors import GraphError
 from graph.strategies import (
     affinities,
+    affinities_with_labels,
     both_kinds,
     dense,
     labels_for,
@@ -226,43 +228,13 @@ def test_cfl_is_the_papers_rule_with_every_split_tried(count: int, seed: int, ga
         assert across(labels) == pytest.approx(best)
 
 
-def test_cfl_stops_by_its_norms() -> None:
-    x = np.array([[1.0, 0.0], [1.0, 0.1], [-1.0, 0.0], [-1.0, 0.1]])
-    mean = float(np.linalg.norm(x.mean(0)))
-    inner = x @ x.T
-    assert g.cfl(inner, eps1=mean * 1.01, eps2=0.5).max() == 1
-    assert g.cfl(inner, eps1=mean * 0.99, eps2=0.5).max() == 0
-    assert g.cfl(inner, eps1=0.5, eps2=1.1).max() == 0
-    assert g.cfl(inner, eps1=0.5, eps2=0.5, counts=[9, 9, 1, 1]).max() == 0
-    assert g.cfl(inner, eps1=0.5, eps2=0.5, counts=[0, 0, 0, 0]).max() == 0
-    assert g.cfl(inner, eps1=0.5, eps2=0.5, gamma_max=0.9).max() == 1
-    assert g.cfl(inner[:2, :2], eps1=9, eps2=0, gamma_max=1.0).max() == 0
+def test_cfl_keeps_groups_of_which_there_is_nothing_to_split() -> None:
+    inner = np.array([[1.0, -1.0], [-1.0, 1.0]])
+    assert g.cfl(inner, eps1=9, eps2=0).max() == 1
+    assert g.cfl(inner, eps1=9, eps2=0, counts=[0, 0]).max() == 0
+    assert g.cfl(np.ones((2, 2)), eps1=9, eps2=0, gamma_max=1.0).max() == 0
     assert g.cfl(np.zeros((3, 3)), eps1=0.5, eps2=0.5).max() == 0
     assert g.cfl([[1.0]], eps1=9, eps2=0).tolist() == [0]
-
-
-@pytest.mark.parametrize(
-    ("call", "says"),
-    [
-        (lambda: g.louvain([[0, -1], [-1, 0]]), "row 0, column 1 is negative"),
-        (lambda: g.louvain([[0, 1], [0, 0]]), "not symmetric"),
-        (lambda: g.louvain(np.eye(2), resolution=0), "resolution: expected a number above 0"),
-        (lambda: g.leiden(np.eye(2), resolution=np.nan), "resolution: expected"),
-        (lambda: g.hierarchical(np.eye(2)), "distance of row 0 to itself is 1; expected a zero diagonal"),
-        (lambda: g.hierarchical(np.zeros((2, 2)), 3), r"clusters: expected 1 to 2 .* got 3"),
-        (lambda: g.hierarchical(np.zeros((2, 2)), linkage="centroid"), "linkage: expected"),  # type: ignore[arg-type]
-        (lambda: g.hierarchical(np.zeros((2, 2)), choose="best"), "choose: expected"),  # type: ignore[arg-type]
-        (lambda: g.kmeans([[1.0], [2.0]], 3), "clusters: expected 1 to 2"),
-        (lambda: g.bipartition([[1.0]]), "at least two clients"),
-        (lambda: g.cfl([[1.0, 2.0]], eps1=1, eps2=0), "inner: expected a square matrix"),
-        (lambda: g.cfl(np.eye(2), eps1=1, eps2=0, counts=[1]), "counts: expected 2 counts"),
-        (lambda: g.canonical([[0, 1]]), "one label per client"),
-        (lambda: g.canonical([0.0, np.nan]), "row 1 has no label"),
-    ],
-)
-def test_errors_name_what_is_wrong(call: Any, says: str) -> None:
-    with pytest.raises(GraphError, match=says):
-        call()
 
 
 @given(affinities(), st.integers(0, 3))
@@ -282,3 +254,38 @@ def test_relabelled_clients_get_the_same_groups_on_dense_graphs(finder: Any, see
     a = upper + upper.T
     turn = rng.permutation(14)
     assert same_partition(finder(a)[turn], finder(a[turn][:, turn]))
+
+
+# -- scores of groups -------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 12).flatmap(lambda n: st.tuples(labels_for(n), labels_for(n))))
+def test_nmi_is_sklearns(case: Any) -> None:
+    assert g.nmi(*case) == pytest.approx(normalized_mutual_info_score(*case), abs=1e-9)
+
+
+def test_ari_and_nmi_need_no_common_names() -> None:
+    truth, labels = ["a", "a", "b", "b", "c"], [7, 7, 7, 1, 1]
+    assert g.ari(truth, labels) == pytest.approx(0.0909, abs=1e-4)
+    assert 0 < g.nmi(truth, labels) < 1
+    assert g.ari(truth, [3, 3, 0, 0, 9]) == g.nmi(truth, [3, 3, 0, 0, 9]) == 1
+    assert g.ari(["a", "b"], [0, 1]) == g.nmi(["a"], [0]) == 1
+
+
+def test_ari_of_more_pairs_than_64_bits_hold() -> None:
+    labels = np.arange(200_000) % 2
+    assert g.ari(labels, labels) == 1.0
+    assert abs(g.ari(labels, np.arange(200_000) // 2 % 2)) < 1e-4
+
+
+@given(affinities_with_labels(), st.sampled_from([0.5, 1.0, 2.0]), st.booleans())
+def test_modularity_is_networkxs(case: Any, resolution: float, loops: bool) -> None:
+    a, labels = case
+    a = a + loops * np.eye(len(a))
+    if not a.any():
+        assert g.modularity(a, labels) == 0
+        return
+    parts = [set(np.flatnonzero(labels == group).tolist()) for group in np.unique(labels)]
+    theirs = nx.community.modularity(nx.from_numpy_array(a), parts, resolution=resolution)
+    for kind in both_kinds(a):
+        assert g.modularity(kind, labels, resolution=resolution) == pytest.approx(theirs, abs=1e-12)

@@ -28,20 +28,6 @@ def test_the_evidence_is_the_mixture_over_the_look_at_which_a_drift_begins() -> 
         assert doubt.value == pytest.approx(begun + 1 / (t + 1))
 
 
-@pytest.mark.slow
-def test_fair_coins_seldom_reach_the_level() -> None:
-    """Ville's inequality, over 200 looks at uniform p-values."""
-    rng, alarms = np.random.default_rng(1), 0
-    for _ in range(1000):
-        doubt = Doubt()
-        for p in rng.uniform(size=200):
-            doubt = doubt.after(p)
-            if doubt.value >= 20:
-                alarms += 1
-                break
-    assert alarms / 1000 <= 0.05
-
-
 def test_a_member_that_drifts_is_found_and_the_others_are_not() -> None:
     rng, alpha = np.random.default_rng(0), 0.001
     first = [rng.normal(size=(60, 4)) for _ in range(5)]

@@ -16,12 +16,7 @@ from fedkin.graph.moments import Moments
 from fedkin.graph.p_values import clump_p, interaction, null_p, outlier_p, same_p, split_p, top_p, two_means, ward
 from fedkin.graph.signatures import repeats, serial
 
-SPECTRA = {
-    "one": [1.0],
-    "equal": [1.0] * 30,
-    "falling": [1 / j for j in range(1, 40)],
-    "spiked": [5.0] + [0.2] * 40,
-}
+SPECTRA = {"one": [1.0], "equal": [1.0] * 30, "falling": [1 / j for j in range(1, 40)], "spiked": [5.0] + [0.2] * 40}
 
 
 def traces(spectrum: Any) -> Any:
@@ -165,8 +160,6 @@ def test_interaction_is_two_way_analysis_of_variance(seed: int, filled: float) -
         return
     n, m = rng.uniform(3, 40, len(client)), rng.normal(size=(len(client), 6)) / 3
     gained, left, d0, d1 = by_least_squares(client, kind, n, m)
-    from fedkin.graph.p_values import null_p
-
     found = interaction(client, kind, n, m, [6, 6, 6])
     if d0:
         assert found.offset_p == pytest.approx(float(null_p(gained, d0, [6, 6, 6])), rel=1e-6, abs=1e-12)

@@ -113,22 +113,14 @@ def test_every_cut_and_every_foreign_file_is_one_graph_error(tmp_path: Path) -> 
         path.write_bytes(text)
         with pytest.raises(GraphError, match="not a graph file saved by fedkin"):
             g.load_graph(path)
-    np.savez(path, a=np.ones(3))
-    with pytest.raises(GraphError, match="not a graph file saved by fedkin"):
-        g.load_graph(path)
+    np.savez(tmp_path / "other.npz", a=np.ones(3))
     np.save(tmp_path / "one.npy", np.ones(3))
-    with pytest.raises(GraphError, match="not a graph file"):
-        g.load_graph(tmp_path / "one.npy")
+    np.savez(tmp_path / "pickle.npz", meta=np.array([{"format": 1}], dtype=object), ids=np.array(["a"]))
+    for name in ("other.npz", "one.npy", "pickle.npz", "."):
+        with pytest.raises(GraphError, match="not a graph file"):
+            g.load_graph(tmp_path / name)
     with pytest.raises(GraphError, match="no such file"):
         g.load_graph(tmp_path / "none.npz")
-    with pytest.raises(GraphError, match="not a graph file"):
-        g.load_graph(tmp_path)
-
-
-def test_pickles_are_never_loaded(tmp_path: Path) -> None:
-    np.savez(tmp_path / "g.npz", meta=np.array([{"format": 1}], dtype=object), ids=np.array(["a"]))
-    with pytest.raises(GraphError, match="not a graph file"):
-        g.load_graph(tmp_path / "g.npz")
 
 
 def test_a_newer_format_and_inconsistent_arrays_say_so(tmp_path: Path) -> None:
@@ -141,12 +133,8 @@ def test_a_newer_format_and_inconsistent_arrays_say_so(tmp_path: Path) -> None:
     np.savez(path, meta=np.array(json.dumps(meta)), ids=np.array(["a"]), weights=np.zeros((2, 2)))
     with pytest.raises(GraphError, match=r"g\.npz: weights: expected 1 rows"):
         g.load_graph(path)
-    part: dict[str, Any] = {
-        "weights/data": np.ones(1),
-        "weights/indices": np.array([7]),
-        "weights/indptr": np.array([0, 1]),
-    }
-    np.savez(path, meta=np.array(json.dumps(meta)), ids=np.array(["a"]), **part)
+    part = {"weights/data": [1.0], "weights/indices": [7], "weights/indptr": [0, 1]}
+    np.savez(path, meta=np.array(json.dumps(meta)), ids=np.array(["a"]), **part)  # type: ignore[arg-type]
     with pytest.raises(GraphError, match="not a graph file"):
         g.load_graph(path)
 

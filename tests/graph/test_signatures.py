@@ -14,6 +14,7 @@ from fedkin.errors import DataError, GraphError
 from fedkin.graph import Plan, Signature, Spread, sign
 from fedkin.graph.moments import Moments
 from fedkin.graph.signatures import Cells
+from support import present
 
 
 def close(one: Moments, two: Moments, rtol: float = 1e-9, atol: float = 1e-12) -> None:
@@ -67,11 +68,6 @@ def signature(classes: int = 10, n: int = 200, **settings: Any) -> tuple[Plan, S
     return plan, sign(plan, x, y)
 
 
-def cells_of(one: Signature) -> Cells:
-    assert one.cells is not None
-    return one.cells
-
-
 @pytest.mark.parametrize("classes", [2, 10, 64, 65, 1000])
 def test_a_signature_is_small_and_travels(classes: int) -> None:
     _, one = signature(classes, n=4000)
@@ -82,7 +78,7 @@ def test_a_signature_is_small_and_travels(classes: int) -> None:
     for name in one.blocks:
         close(back.blocks[name], one.blocks[name], rtol=1e-3, atol=1e-6)
     assert (back.n, back.plan, back.flags) == (4000, one.plan, one.flags)
-    assert len(cells_of(one).classes) == min(classes, 16)
+    assert len(present(one.cells).classes) == min(classes, 16)
 
 
 def test_bytes_that_are_no_signature() -> None:
@@ -121,11 +117,11 @@ def test_few_samples_are_left_out_where_they_say_nothing() -> None:
     plan, _ = signature()
     x = np.random.default_rng(0).normal(size=(7, 30))
     one = sign(plan, x, np.array([0, 0, 0, 1, 1, 2, 2]))
-    assert cells_of(one).classes.tolist() == [0]
+    assert present(one.cells).classes.tolist() == [0]
     two = sign(plan, x[:1], np.array([4]))
     assert two.blocks["xy"].n == 0
     assert np.isnan(two.blocks["x"].traces).all()
-    assert len(cells_of(two).classes) == 0
+    assert len(present(two.cells).classes) == 0
     assert Signature.total([two, one]).n == 8
 
 
@@ -149,9 +145,9 @@ def test_cells_merge_to_the_cells_of_all() -> None:
     rng = np.random.default_rng(0)
     plan, _ = signature(4)
     x, y = rng.normal(size=(200, 30)), np.tile(np.arange(4), 50)
-    parts = [cells_of(sign(plan, x[a:b], y[a:b])) for a, b in ((0, 40), (40, 120), (120, 200))]
+    parts = [present(sign(plan, x[a:b], y[a:b]).cells) for a, b in ((0, 40), (40, 120), (120, 200))]
     merged = Cells.total(parts)
-    whole = cells_of(sign(plan, x, y))
+    whole = present(sign(plan, x, y).cells)
     # A product of d numbers in single precision is right to d roundings of the sum of its terms' sizes; BLAS libraries
     # differ by that, also between matrices of other heights.
     to_cells = plan.maps[2]

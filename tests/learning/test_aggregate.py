@@ -99,20 +99,20 @@ def draws(m: int = 9, d: int = 5, seed: int = 0) -> Array:
 
 
 def combined(x: Array, rule: str, start: Array | None = None, weights: Array | None = None) -> Array:
-    """Through parameters of two tensors and a counter, in float64."""
+    """Through parameters of two tensors and a counter, in float64; the first client's counter is the largest."""
 
-    def params(row: Array) -> dict[str, torch.Tensor]:
+    def params(row: Array, count: int = 0) -> dict[str, torch.Tensor]:
         flat = torch.from_numpy(np.array(row))
-        return {"a": flat[:2].reshape(2, 1), "n": torch.tensor(3), "b": flat[2:]}
+        return {"a": flat[:2].reshape(2, 1), "n": torch.tensor(count), "b": flat[2:]}
 
     ids = [f"c{k}" for k in range(len(x))]
     w = np.ones(len(x)) if weights is None else weights
     made = aggregated(
-        {id: params(row) for id, row in zip(ids, x, strict=True)}, dict(zip(ids, w.tolist(), strict=True)), rule,
+        {id: params(x[k], len(x) - k) for k, id in enumerate(ids)}, dict(zip(ids, w.tolist(), strict=True)), rule,
         None if start is None else params(start),
     )  # fmt: skip
     assert list(made) == ["a", "n", "b"]
-    assert made["n"] == 3
+    assert made["n"] == len(x)
     assert made["a"].shape == (2, 1)
     return np.concatenate([made["a"].numpy().ravel(), made["b"].numpy()])
 

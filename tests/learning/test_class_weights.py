@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,12 +14,9 @@ from torch import Tensor
 import fedkin
 from fedkin.engines import LocalEngine
 from fedkin.errors import ConfigError, FedkinError
-from fedkin.federation import Federation, Task
+from fedkin.federation import Federation
 from fedkin.flow import Fit, Message
-from fedkin.learning import CrossEntropy, Loss, Net, Training
-from fedkin.learning.models import Mlp
-from fedkin.learning.sgd import fit
-from fedkin.learning.stacked import StackedFit
+from fedkin.learning import Training
 from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
 from support import (
@@ -27,10 +24,12 @@ from support import (
     PATTERNS,
     by_pattern,
     default_method,
+    plain_fedavg,
     play,
     same,
     small_federation,
     small_setup,
+    trained_models,
     with_settings,
 )
 
@@ -39,53 +38,17 @@ SILENT = ["fedclassavg", "fedem", "mapl", "mapl-plus"]
 HONOURING = [name for name in NET_METHODS if name not in SILENT]
 
 
-def net_of(dtype: torch.dtype = torch.float64) -> Net:
-    return Net.build(lambda: Mlp(hidden=(7,)).build(Task(4, (5,))), 1, dtype)
-
-
-def members(net: Net, weights: Any = WEIGHTS) -> list[StackedFit]:
-    """Every second client has no weights, as one whose classes are of equal size."""
-    draw = np.random.default_rng(0)
-    made = []
-    for number, client in enumerate(small_federation().values()):
-        params = {k: t + 0.1 * torch.from_numpy(draw.normal(size=t.shape)).to(t.dtype) for k, t in net.initial.items()}
-        carry = {"anchors": torch.from_numpy(draw.normal(size=(4, 7))).to(net.dtype), "known": torch.ones(4).bool()}
-        own = None if number % 2 else weights
-        made.append(StackedFit(params, client.train, {"start": params}, carry, 100 + number, own))
-    return made
-
-
-def alone(net: Net, loss: Loss, training: Training, member: StackedFit) -> Any:
-    return fit(net, net.scratch(), member.params, loss, member.samples, training, member.extras, member.carry,
-               np.random.default_rng(member.key), member.class_weights)  # fmt: skip
-
-
 @pytest.mark.parametrize("batch", ["all", 5])
 def test_it_is_the_weighted_mean_of_torch(batch: Any) -> None:
     """Sum of w_y l over sum of w_y, in each batch."""
-    net, training = net_of(), Training(batch_size=batch, lr=0.3, local_epochs=1, class_weights=WEIGHTS)
-    member = members(net)[0]
-    got = alone(net, CrossEntropy(), training, member)
-    module = net.scratch()
-    for name, tensor in dict(module.named_parameters()).items():
-        tensor.data = member.params[name].clone()
-    optimiser = torch.optim.SGD(module.parameters(), 0.3)
+    federation = small_federation().reorder([min(small_federation())])
+    setup = small_setup(FedAvg(), federation, torch.float64, batch_size=batch, lr=0.3, class_weights=WEIGHTS)
+    (got,) = trained_models(LocalEngine(setup)).values()
+    module = setup.net.scratch()
     oracle = torch.nn.CrossEntropyLoss(weight=torch.tensor(WEIGHTS, dtype=torch.float64))
-    draw = np.random.default_rng(member.key)
-    draw.integers(2**63)
-    values = []
-    for rows in training.batches(len(member.samples), draw):
-        optimiser.zero_grad()
-        where = torch.from_numpy(rows)
-        value = oracle(module(member.samples.inputs(where, torch.float64)), member.samples.labels(where))
-        value.backward()
-        optimiser.step()
-        values.append(value.item())
-    assert got.loss == pytest.approx(np.mean(values), rel=1e-12)
-    for name, tensor in module.named_parameters():
-        torch.testing.assert_close(got.params[name], tensor.detach(), rtol=1e-10, atol=1e-12)
-    without = alone(net, CrossEntropy(), training, replace(member, class_weights=None))
-    assert without.loss != pytest.approx(got.loss, rel=1e-3)
+    plain = plain_fedavg(module.body, module.head, federation, setup.training, loss=oracle)
+    for name, tensor in plain.items():
+        torch.testing.assert_close(got[name], tensor, rtol=1e-10, atol=1e-12)
 
 
 def test_balanced_is_what_scikit_learn_calls_balanced() -> None:

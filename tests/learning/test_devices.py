@@ -18,15 +18,13 @@ from fedkin.federation import Client, Federation, Samples, Scale, Task
 from fedkin.learning import Net, Training
 from fedkin.learning.devices import CPU, Precision, _has_bf16, check_precision, rng_lock, seeded
 from fedkin.learning.losses import CrossEntropy
-from fedkin.learning.sgd import fit, infer
+from fedkin.learning.sgd import infer
 from fedkin.network.agreement import Agreement, difference, setup_and_agreement
 from fedkin.running.networked import setup_of
+from support import fitted, same
 
 TASK = Task(3, (3, 12, 12))
-BF16 = pytest.mark.skipif(
-    not _has_bf16(CPU),
-    reason="this processor has no instructions for bfloat16",
-)
+BF16 = pytest.mark.skipif(not _has_bf16(CPU), reason="this processor has no instructions for bfloat16")
 
 
 class Viewing(nn.Module):
@@ -79,10 +77,8 @@ def _samples(count: int = 22, rows: Tensor | None = None) -> Samples:
     return Samples(x, torch.randint(0, 3, (count,), generator=draw), rows, Scale((0.5, 0.4, 0.3), (0.2,)))
 
 
-def _fit(net: Net, **training: Any) -> Any:
-    plan = Training(batch_size=5, lr=0.1, local_epochs=2, **training)
-    draw = np.random.default_rng(1)
-    return fit(net, net.scratch(), net.initial, CrossEntropy(), _samples(), plan, {}, {}, draw)
+def _fit(net: Net, loss: Any = None, **training: Any) -> Any:
+    return fitted(net, _samples(), Training(batch_size=5, lr=0.1, local_epochs=2, **training), seed=1, loss=loss)
 
 
 def _far(one: Any, other: Any) -> float:
@@ -118,23 +114,21 @@ def test_images_of_one_channel_are_computed_with_channels_last_too() -> None:
     first = module.body.get_submodule("0")
     first.register_forward_hook(lambda part, x, out: layouts.append(out.stride()[1] == 1))
     training = Training(lr=0.1, batch_size=4, local_epochs=2)
-    found = fit(net, module, net.initial, CrossEntropy(), samples, training, {}, {}, np.random.default_rng(7))
+    found = fitted(net, samples, training, module=module)
     infer(net, module, found.params, "logits", samples)
     assert len(layouts) > 6
     assert all(layouts)
     assert all(tensor.stride() == torch.empty(tensor.shape).stride() for tensor in found.params.values())
     other = Net.build(lambda: (body, nn.Linear(64, 3)), 3)
     other.channels_last = False
-    same = fit(other, other.scratch(), net.initial, CrossEntropy(), samples, training, {}, {}, np.random.default_rng(7))
-    for name, tensor in found.params.items():
-        torch.testing.assert_close(same.params[name], tensor, rtol=1e-5, atol=1e-6)
+    assert _far(fitted(other, samples, training, params=net.initial).params, found.params) < 1e-5
 
 
 @pytest.mark.parametrize("kind", [Viewing, ViewingInTraining])
 def test_a_net_that_views_its_maps_is_computed_with_channels_first(kind: type[Viewing]) -> None:
     own = _net(lambda: kind(*_layers()))
-    same = _net(lambda: nn.Sequential(*_layers(), nn.Flatten()), channels_last=False)
-    one, other = _fit(own), _fit(same)
+    first = _net(lambda: nn.Sequential(*_layers(), nn.Flatten()), channels_last=False)
+    one, other = _fit(own), _fit(first)
     assert own.channels_last is False
     assert [torch.equal(a, b) for a, b in zip(one.params.values(), other.params.values(), strict=True)] == [True] * 6
 
@@ -161,10 +155,6 @@ def _run(body: nn.Module, folder: Path | None = None, **settings: Any) -> fedkin
     )  # fmt: skip
 
 
-def _equal(one: fedkin.Result, other: fedkin.Result) -> bool:
-    return all(torch.equal(t, other.models["c0"][name]) for name, t in one.models["c0"].items())
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [{}, pytest.param({"precision": "bf16"}, marks=BF16)])
 def test_workers_and_a_second_run_give_the_same_bits(how: dict[str, Any]) -> None:
@@ -172,15 +162,15 @@ def test_workers_and_a_second_run_give_the_same_bits(how: dict[str, Any]) -> Non
         return _run(nn.Sequential(*_layers(), nn.Flatten()), **how, **settings)
 
     alone = run()
-    assert _equal(alone, run())
-    assert _equal(alone, run(mode="workers", workers=1))
+    assert same(alone.models, run().models)
+    assert same(alone.models, run(mode="workers", workers=1).models)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [{}, pytest.param({"precision": "bf16"}, marks=BF16)])
 def test_a_net_that_views_its_maps_has_the_same_bits_behind_bytes(how: dict[str, Any], workers_here: None) -> None:
     one, other = (_run(Viewing(*_layers()), mode=mode, **how) for mode in ("one-by-one", "workers"))
-    assert _equal(one, other)
+    assert same(one.models, other.models)
 
 
 @BF16
@@ -218,13 +208,10 @@ def _in_the_body(model: Any, batch: Any, extras: Any, carry: Any) -> Tensor:
 
 @BF16
 def test_bf16_reaches_what_a_loss_calls_in_the_body() -> None:
-    def fitted(loss: Any, how: Precision) -> Any:
+    for how in ("float32", "bf16"):
         net = _net(lambda: _body("plain"), precision=how)
-        plan, draw = Training(batch_size=5, lr=0.1), np.random.default_rng(1)
-        return fit(net, net.scratch(), net.initial, loss, _samples(), plan, {}, {}, draw).params
-
-    assert _far(fitted(CrossEntropy(), "float32"), fitted(_in_the_body, "float32")) == 0
-    assert _far(fitted(_in_the_body, "bf16"), fitted(CrossEntropy(), "bf16")) == 0
+        one, other = (_fit(net, loss=loss).params for loss in (CrossEntropy(), _in_the_body))
+        assert _far(one, other) == 0
 
 
 def test_bf16_with_float64_is_refused() -> None:

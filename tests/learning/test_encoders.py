@@ -14,17 +14,8 @@ from fedkin.data.dataset import Dataset, Part
 from fedkin.errors import ConfigError
 from fedkin.federation import Samples, Scale, Task
 from fedkin.learning import Batch, Training, encoders
-from fedkin.learning.encoders import (
-    Reconstruction,
-    View,
-    chosen,
-    encoder_net,
-    kind_for,
-    moments,
-    pixels,
-    pretrained,
-    standardised,
-)
+from fedkin.learning.encoders import Reconstruction, View, encoder_net, kind_for, moments, pixels, pretrained
+from fedkin.learning.sgd import load
 from support import stored
 
 PLAN = Training(optimiser="adam", lr=1e-3, batch_size=16, local_epochs=3)
@@ -110,7 +101,7 @@ def test_standardised_features_have_mean_0_and_deviation_1(count: int, width: in
     samples = Samples(torch.from_numpy(x), torch.zeros(count, dtype=torch.int64))
     # Sums of two halves add up to those of the whole.
     halves = [moments(samples.take(range(0, count, 2))), moments(samples.take(range(1, count, 2)))]
-    view = standardised(*(sum(part[k] for part in halves) for k in range(3)))  # type: ignore[arg-type]
+    view = encoders.standardised(*(sum(part[k] for part in halves) for k in range(3)))  # type: ignore[arg-type]
     seen = view(torch.from_numpy(x)).numpy()
     np.testing.assert_allclose(seen.mean(0), 0, atol=1e-6)
     np.testing.assert_allclose(seen.std(0)[:-1], 1, atol=1e-6)
@@ -144,8 +135,6 @@ def test_pretraining_lowers_the_error_and_is_cached_by_content() -> None:
     loss, rows = Reconstruction(pixels(samples.scale)), torch.ones(len(samples))
 
     def error(params: Any) -> float:
-        from fedkin.learning.sgd import load
-
         module = net.scratch()
         load(module, params)
         with torch.no_grad():
@@ -180,13 +169,13 @@ def test_whatever_training_depends_on_has_its_own_place_in_the_cache(
 
 def test_classes_and_a_limit_choose_training_samples() -> None:
     data = dataset()
-    assert len(chosen(data, None, None, 0)) == 48
-    some = chosen(data, (1, 3), None, 0)
+    assert len(encoders.chosen(data, None, None, 0)) == 48
+    some = encoders.chosen(data, (1, 3), None, 0)
     assert set(some.labels().tolist()) == {1, 3}
     assert len(some) == int(((data.train.y == 1) | (data.train.y == 3)).sum())
-    few = chosen(data, (1, 3), 5, 0)
+    few = encoders.chosen(data, (1, 3), 5, 0)
     assert len(few) == 5
     assert set(few.rows.tolist()) <= set(some.rows.tolist())  # type: ignore[union-attr]
-    assert chosen(data, None, 5, 0).rows.tolist() != chosen(data, None, 5, 1).rows.tolist()  # type: ignore[union-attr]
+    assert encoders.chosen(data, None, 5, 0).rows.tolist() != encoders.chosen(data, None, 5, 1).rows.tolist()  # type: ignore[union-attr]
     with pytest.raises(ConfigError, match=r"method.encoder.classes: blobs has no training samples of classes \[7\]"):
-        chosen(data, (1, 7), None, 0)
+        encoders.chosen(data, (1, 7), None, 0)

@@ -19,13 +19,13 @@ from fedkin.engines.executors.jobs import InferJob, Modules, carry_out
 from fedkin.engines.setup import EngineSettings
 from fedkin.errors import ConfigError, MethodError
 from fedkin.federation import Federation, Samples, Task
-from fedkin.learning import CrossEntropy, Net, Training, frozen
+from fedkin.learning import Net, Training, frozen
 from fedkin.learning.frozen import Frozen, cached_features, trunk_of
 from fedkin.learning.models import backbone
-from fedkin.learning.sgd import fit, infer
+from fedkin.learning.sgd import infer
 from fedkin.methods.fedavg import FedAvg
 from fedkin.network.agreement import Agreement, difference, setup_and_agreement
-from support import NET_METHODS, by_pattern, default_method, plain_fedavg, small_federation
+from support import NET_METHODS, by_pattern, default_method, fitted, plain_fedavg, present, same, small_federation
 
 WIDTH, INNER, RANK, CLASSES = 5, 24, 2, 4
 TRAINED = 2 * RANK * INNER + INNER * CLASSES + CLASSES
@@ -103,10 +103,9 @@ def test_which_buffers_travel() -> None:
 def test_statistics_of_a_frozen_body_stay_and_those_of_a_trained_one_move() -> None:
     net, samples = Net(*norms()), small_federation()["site-i"].train
     module = net.scratch()
-    fitted = fit(net, module, net.initial, CrossEntropy(), samples, Training(local_epochs=1, batch_size=8), {}, {},
-                 np.random.default_rng(0))  # fmt: skip
-    assert list(fitted.params) == list(net.initial)
-    assert not torch.equal(fitted.params["body.1.1.running_mean"], net.initial["body.1.1.running_mean"])
+    found = fitted(net, samples, Training(local_epochs=1, batch_size=8), module=module).params
+    assert list(found) == list(net.initial)
+    assert not torch.equal(found["body.1.1.running_mean"], net.initial["body.1.1.running_mean"])
     for name, tensor in net.frozen.items():
         assert torch.equal({**dict(module.named_parameters()), **dict(module.named_buffers())}[name], tensor)
     # Features of the frozen part are those of evaluation mode, in training too.
@@ -131,9 +130,9 @@ class Counting(nn.Module):
 
 
 def test_a_buffer_that_changes_at_home_is_refused() -> None:
+    model = nn.Sequential(nn.Linear(5, 3), Counting()), nn.Linear(3, 4)
     with pytest.raises(MethodError, match=r"changed the buffer 'body.1.calls', which belongs to a frozen module"):
-        fedkin.run("fedavg", small_federation(), model=(nn.Sequential(nn.Linear(5, 3), Counting()), nn.Linear(3, 4)),
-                   training=PLAN)  # fmt: skip
+        fedkin.run("fedavg", small_federation(), model=model, training=PLAN)
 
 
 HOW: list[dict[str, Any]] = [
@@ -145,10 +144,7 @@ HOW: list[dict[str, Any]] = [
 def test_frozen_values_are_the_net_s_in_every_mode(how: dict[str, Any], workers_here: None) -> None:
     """Equal to a plain loop whose frozen part is in evaluation mode."""
     body, head = (part.double() for part in norms())
-    want = plain_fedavg(
-        body, head, small_federation(), Training.model_validate(PLAN),
-        lambda samples, rows: head(body(samples.inputs(rows, torch.float64))), still=[body.get_submodule("0")],
-    )  # fmt: skip
+    want = plain_fedavg(body, head, small_federation(), Training.model_validate(PLAN), still=[body.get_submodule("0")])
     got = fedkin.run("fedavg", small_federation(), model=norms(), training=PLAN, settings={"dtype": "float64", **how})
     for params in got.models.values():
         assert list(params) == list(Net(*norms()).initial)
@@ -165,10 +161,7 @@ def test_frozen_weights_are_constants_to_every_method(name: str, adapters: bool)
         fedkin.run(method, federation, model=adapted(hide, adapters), training=PLAN) for hide in (False, True)
     )
     assert seen.messages == hidden.messages
-    assert seen.models.keys() == hidden.models.keys()
-    for id, params in hidden.models.items():
-        assert list(params) == list(seen.models[id])
-        assert all(torch.equal(tensor, seen.models[id][name]) for name, tensor in params.items())
+    assert same(seen.models, hidden.models)
     net = Net(*adapted(adapters=adapters))
     engine = LocalEngine(Setup(method, federation, net, Training.model_validate(PLAN)))
     engine.round(1)
@@ -224,6 +217,14 @@ class Counted(nn.Module):
         return torch.tanh(self.linear(x.flatten(1)))
 
 
+def counted(task: Task | None = None) -> tuple[nn.Module, nn.Module]:
+    return backbone(Counted(), nn.Linear(7, 2), frozen=True)
+
+
+def counted_net() -> Net:
+    return Net.build(counted, 0)
+
+
 @pytest.mark.parametrize("method", ["fedavg", "mapl", "fedsr", "sfmtl-graph"])
 def test_kept_features_have_the_bits_of_computed_ones(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     options: dict[str, Any] = {"augment": {"on": False}} if method == "mapl" else {}
@@ -232,20 +233,15 @@ def test_kept_features_have_the_bits_of_computed_ones(method: str, monkeypatch: 
         with monkeypatch.context() as patch:
             if not kept:
                 patch.setattr("fedkin.learning.frozen.FeatureCache.of", lambda *_: None)
-            made = fedkin.run(method, images(), model=lambda task: backbone(Counted(), nn.Linear(7, 2), frozen=True),
-                              training=ONE_PASS, seed=1, **options)  # fmt: skip
-        return made.models
+            return fedkin.run(method, images(), model=counted, training=ONE_PASS, seed=1, **options).models
 
-    with_them, without = models(True), models(False)
-    for id, params in with_them.items():
-        assert all(torch.equal(tensor, without[id][name]) for name, tensor in params.items())
+    assert same(models(True), models(False))
 
 
 def test_each_sample_is_computed_once() -> None:
     def computed(rounds: int) -> int:
         Counted.rows = 0
-        fedkin.run("fedavg", images(), model=lambda task: backbone(Counted(), nn.Linear(7, 2), frozen=True),
-                   training={**ONE_PASS, "rounds": rounds})  # fmt: skip
+        fedkin.run("fedavg", images(), model=counted, training={**ONE_PASS, "rounds": rounds})
         return Counted.rows
 
     # A few more than the 45 samples: the check of the net, and one whose operations are counted.
@@ -253,20 +249,16 @@ def test_each_sample_is_computed_once() -> None:
 
 
 def test_random_views_compute_features_anew_and_say_so(caplog: pytest.LogCaptureFixture) -> None:
-    net = Net.build(lambda: backbone(Counted(), nn.Linear(7, 2), frozen=True), 0)
-    views = {**ONE_PASS, "augment": {"noise": 0.1}}
-    fedkin.run("fedavg", images(), model=(net.module.body, net.module.head), training=views)
+    fedkin.run("fedavg", images(), model=counted, training={**ONE_PASS, "augment": {"noise": 0.1}})
     assert [r.message for r in caplog.records].count(
         "features of the frozen body are computed in every step, not once: the inputs change (random views)"
     ) == 1
 
 
 def test_memory_goes_with_the_samples() -> None:
-    net = Net.build(lambda: backbone(Counted(), nn.Linear(7, 2), frozen=True), 0)
-    federation = images()
+    net, federation = counted_net(), images()
     module = Modules()(net)
-    trunk = trunk_of(module.body)
-    assert trunk is not None
+    trunk = present(trunk_of(module.body))
     with cached_features(module.body, federation["site-0"].train, net.dtype):
         assert trunk.cache.nbytes == 45 * 7 * 4
     del federation
@@ -274,9 +266,7 @@ def test_memory_goes_with_the_samples() -> None:
 
 
 def test_copies_of_a_batch_are_found_and_changed_ones_are_not() -> None:
-    net = Net.build(lambda: backbone(Counted(), nn.Linear(7, 2), frozen=True), 0)
-    trunk = trunk_of(Modules()(net).body)
-    assert trunk is not None
+    trunk = present(trunk_of(Modules()(counted_net()).body))
     x = torch.randn(3, 1, 8, 8)
     z = trunk(x)
     Counted.rows = 0
@@ -311,22 +301,18 @@ def test_the_limit_is_that_of_all_modules_together(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     federation = images()
-    one, two = (Modules()(Net.build(lambda: backbone(Counted(), nn.Linear(7, 2), frozen=True), 0)) for _ in range(2))
+    one, two = (Modules()(counted_net()) for _ in range(2))
     others = sum(cache.nbytes for cache in list(frozen._ALL))
     monkeypatch.setattr("fedkin.learning.frozen._LIMIT", others + 45 * 7 * 4)
     for module in (one, two):
         with cached_features(module.body, federation["site-0"].train, torch.float32):
             pass
-    first, second = (trunk_of(module.body) for module in (one, two))
-    assert first is not None
-    assert second is not None
-    assert first.cache.nbytes == 45 * 7 * 4
-    assert second.cache.nbytes == 0
+    assert [present(trunk_of(module.body)).cache.nbytes for module in (one, two)] == [45 * 7 * 4, 0]
     assert "features are not kept, but computed in every step" in caplog.text
 
 
 def test_operations_do_not_depend_on_what_is_known() -> None:
-    federation, net = images(), Net.build(lambda: backbone(Counted(), nn.Linear(7, 2), frozen=True), 0)
+    federation, net = images(), counted_net()
     job = InferJob("site-0", net.initial, "logits")
     first = Operations(net, federation).per_sample(job)
     carry_out(job, net, Modules(), federation)

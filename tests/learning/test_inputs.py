@@ -193,22 +193,18 @@ def test_clients_must_have_the_same_entries() -> None:
     one = federation("dict")
     first, second, *_ = one.values()
     train = second.train.own()
-    assert isinstance(train.x, dict)
-
-    def with_second(x: dict[str, Tensor]) -> list[Client]:
-        return [first, Client(second.id, Samples(x, train.y), Samples(x, train.y))]
-
-    less = {name: t for name, t in train.x.items() if name != "age"}
-    with pytest.raises(DataError, match="client '1': training inputs are input_ids, attention_mask, the task's are"):
-        Federation(with_second(less), one.task)
-    with pytest.raises(DataError, match=r"client '1': training inputs 'age' have shape \(1,\), the task's is \(\)"):
-        Federation(with_second({**train.x, "age": train.x["age"][:, None]}), one.task)
-    with pytest.raises(DataError, match=r"client '1': training inputs 'input_ids' are torch.float32; expected int32"):
-        Federation(with_second({**train.x, "input_ids": train.x["input_ids"].float()}), one.task)
-    with pytest.raises(DataError, match=r"client '1': training inputs 'age' hold NaN"):
-        Federation(with_second({**train.x, "age": train.x["age"] * torch.nan}), one.task)
+    x: Any = train.x
+    changed: list[tuple[Any, str]] = [
+        ({name: t for name, t in x.items() if name != "age"}, "are input_ids, attention_mask, the task's are"),
+        (x | {"age": x["age"][:, None]}, r"'age' have shape \(1,\), the task's is \(\)"),
+        (x | {"input_ids": x["input_ids"].float()}, "'input_ids' are torch.float32; expected int32"),
+        (x | {"age": x["age"] * torch.nan}, "'age' hold NaN"),
+    ]
+    for other, said in changed:
+        with pytest.raises(DataError, match=f"client '1': training inputs {said}"):
+            Federation([first, Client(second.id, Samples(other, train.y), Samples(other, train.y))], one.task)
     with pytest.raises(DataError, match=r"x\['age'\] and labels differ in number: 1 and"):
-        Samples({**train.x, "age": torch.zeros(1)}, train.y)
+        Samples(x | {"age": torch.zeros(1)}, train.y)
     with pytest.raises(DataError, match="without a single array"):
         Samples({}, torch.zeros(0))
 

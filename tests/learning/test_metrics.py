@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from fedkin.errors import FedkinError, MethodError
 from fedkin.federation import Samples
-from fedkin.learning.losses import CrossEntropy, PixelCrossEntropy, SquaredError, default_loss, per_sample
+from fedkin.learning.losses import Batch, CrossEntropy, PixelCrossEntropy, SquaredError, default_loss, per_sample
 from fedkin.learning.metrics import NO_SCORES, average_precision, pooled, roc_auc, score, scores_of
 from fedkin.learning.net import Net
 from fedkin.learning.sgd import infer, outputs
@@ -107,8 +107,6 @@ class Echo(torch.nn.Module):
 
 @pytest.mark.parametrize("task", [CLASSES, RISK, NUMBERS, MASKS], ids=lambda task: task.kind)
 def test_the_default_loss_is_the_mean_per_sample_and_heeds_padding(task: Task) -> None:
-    from fedkin.learning.losses import Batch
-
     outputs, y = drawn(task, 7, 5)
     each = per_sample(task)(outputs, y)
     assert each.shape == (7,)
@@ -139,11 +137,8 @@ def dense(*between: nn.Module) -> tuple[nn.Module, nn.Module]:
 def sets_of(task: Task, sizes: tuple[int, ...] = SIZES, shared: bool = False, seed: int = 0) -> list[Samples]:
     """Samples of clients: normal inputs, in an array of each or in one of all."""
     make = torch.Generator().manual_seed(seed)
-    pixels = task.target_shape if task.kind == "segmentation" else ()
     x = torch.randn(sum(sizes), *task.shapes["x"], generator=make)
-    y = torch.randint(0, task.classes or 2, (len(x), *pixels), generator=make)
-    if task.kind == "regression":
-        y = torch.randn(len(x), task.targets, generator=make)
+    _, y = drawn(task, len(x), seed)
     where = torch.split(torch.randperm(len(x), generator=make), list(sizes))
     return [Samples(x, y, rows) if shared else Samples(x[rows], y[rows]) for rows in where]
 

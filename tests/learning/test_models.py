@@ -7,8 +7,6 @@ import sys
 import warnings
 from collections import Counter
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,18 +16,14 @@ from hypothesis import strategies as st
 from torch import nn
 
 import fedkin
-from fedkin import codec
-from fedkin.engines import LocalEngine, Setup
 from fedkin.errors import ConfigError
-from fedkin.federation import Client, Federation, Samples, Task
-from fedkin.flow import Message
-from fedkin.learning import CrossEntropy, Net, Training, sgd, weighted_mean
+from fedkin.federation import Federation, Samples, Task
+from fedkin.learning import Net, Training
 from fedkin.learning.models import MODELS, CnnFedAvg, CnnMnist, Mixed, Mlp, Mlp8, TextMean, UNet
 from fedkin.learning.models.nets import _MeanOfWords, _Pool
 from fedkin.learning.models.vision import BatchNormOfOne, _with_batch_norms, torchvision_models
-from fedkin.methods import METHODS
-from fedkin.running.experiment import Experiment, nets_for
 from fedkin.settings import parse
+from support import fitted
 
 SMALL = ("small-plain", "small-residual", "small-separable", "small-wide")
 SHAPES = [(1, 8, 8), (1, 28, 28), (3, 32, 32), (2, 9, 13)]
@@ -158,31 +152,15 @@ def test_the_mean_is_over_words_and_not_over_padding() -> None:
     assert torch.isfinite(body(torch.tensor([[-100, 2**40]]))).all()
 
 
-def texts(length: int = 6) -> tuple[Any, Any, list[str]]:
-    """Texts that are of class 1 if one of the words 1 to 5 is in them; words are of 3,000."""
-    rng = np.random.default_rng(0)
-    x = rng.integers(6, 3000, (600, length))
-    y = rng.integers(0, 2, 600)
-    x[y == 1, 2] = rng.integers(1, 6, int(y.sum()))
-    return x, y, ["a", "b", "c"] * 200
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["one-by-one", "fast"])
-def test_a_federation_of_token_ids_runs_and_learns(tmp_path: Path, mode: str) -> None:
-    x, y, client = texts()
-    np.savez(tmp_path / "reviews.npz", x=x, y=y, client=np.array(client))
-    experiment = Experiment.of({
-        "name": "reviews", "data": {"source": "npz", "path": str(tmp_path / "reviews.npz"), "codes": True},
-        "scenario": {"name": "natural"}, "model": {"name": "text-mean", "words": 4096},
-        "training": {"rounds": 8, "local_steps": 25, "batch_size": 32, "lr": 1.0}, "method": {"name": "fedavg"},
-        "run": {"mode": mode},
-    })  # fmt: skip
-    from fedkin.running.loop import run_experiment
-
-    run_experiment(experiment, tmp_path, tmp_path / mode)
-    models = fedkin.load(tmp_path / mode)
-    assert (models.predict(x, "a") == y).mean() > 0.8
+def test_a_federation_of_token_ids_learns() -> None:
+    """Texts are of class 1 if one of the words 1 to 5 is in them; words are of 3,000."""
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(6, 3000, (600, 6)), rng.integers(0, 2, 600)
+    x[y == 1, 2] = rng.integers(1, 6, int(y.sum()))
+    federation = Federation.from_arrays(x, y, ["a", "b", "c"] * 200)
+    training = {"local_steps": 25, "batch_size": 32, "lr": 1.0}
+    assert fedkin.run("fedavg", federation, rounds=8, model=TextMean(words=4096), training=training).accuracy > 0.8
 
 
 def test_inputs_of_a_tokenizer_fit() -> None:
@@ -267,32 +245,6 @@ def test_settings_survive_a_table() -> None:
     assert parse(MODELS["mixed"], own.model_dump(mode="json"), "model") == own
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("method", "settings"),
-    # Views are off: a mirror turns one class of this task into the other.
-    [("fedsim", {}), ("fedclassavg", {"augment": {"on": False}}), ("fedproto", {})],
-)
-def test_a_federation_of_four_bodies_learns_together(method: str, settings: dict[str, object]) -> None:
-    draw = torch.Generator().manual_seed(1)
-    clients = []
-    for k in range(4):
-        y = torch.arange(20) % 2
-        x = 0.3 * torch.randn(20, 1, 8, 8, generator=draw)
-        x[y == 0, :, :, :4] += 1.0
-        x[y == 1, :, :, 4:] += 1.0
-        clients.append(Client(f"c{k}", Samples(x, y), Samples(x, y)))
-    federation = Federation(clients, Task(2, (1, 8, 8)))
-    net, nets = nets_for(Mixed(width=16), federation, 0, torch.float32)
-    training = Training(lr=0.01, optimiser="adam", local_steps=5, batch_size=10)
-    engine = LocalEngine(Setup(METHODS[method](**settings), federation, net, training, nets=nets))
-    for number in range(1, 6):
-        engine.round(number)
-    scores = engine.evaluate()
-    assert sum(score.right for score in scores.values()) > 0.9 * sum(score.n for score in scores.values())
-    assert len({len(engine.model(id)) for id in federation}) > 1
-
-
 # -- torchvision's nets: sizes, running statistics, single samples, and what is said when torchvision is  ------------
 
 
@@ -370,37 +322,12 @@ def test_a_last_batch_of_one_sample_is_trained_on_and_counters_count_the_others(
     draw = torch.Generator().manual_seed(0)
     samples = Samples(torch.randn(9, 1, 28, 28, generator=draw), torch.randint(4, (9,), generator=draw))
     training = Training(lr=0.01, batch_size=4, local_epochs=2)
-    fitted = sgd.fit(
-        net, net.scratch(), net.initial, CrossEntropy(), samples, training, {}, {}, np.random.default_rng(0)
-    )
-    assert fitted.steps == 6
-    counted = {int(t) for name, t in fitted.params.items() if name.endswith("num_batches_tracked")}
+    found = fitted(net, samples, training)
+    assert found.steps == 6
+    counted = {int(t) for name, t in found.params.items() if name.endswith("num_batches_tracked")}
     # Of the last batches of one sample those layers miss two whose feature maps are one pixel.
     assert counted == {4, 6}
-    assert all(bool(torch.isfinite(tensor).all()) for tensor in fitted.params.values())
-
-
-def test_counters_and_running_statistics_survive_messages_and_means() -> None:
-    net = build("shufflenet-v2")
-    one = dict(net.initial)
-    counters = [name for name in one if name.endswith("num_batches_tracked")]
-    assert counters
-    assert all(one[name].dtype == torch.int64 for name in counters)
-    other = {name: tensor + 3 for name, tensor in one.items()}
-    arrived = Message.from_bytes(Message(params=other).to_bytes())["params"]
-    assert arrived.keys() == other.keys()
-    assert all(torch.equal(arrived[name], other[name]) and arrived[name].dtype == other[name].dtype for name in other)
-    mean = weighted_mean({"a": one, "b": arrived}, {"a": 1, "b": 3})
-    for name in one:
-        if name in counters:
-            assert mean[name].dtype == torch.int64
-            assert mean[name].item() == 3
-        else:
-            torch.testing.assert_close(mean[name], one[name] + 3 * 3 / 4, rtol=1e-5, atol=1e-6)
-    module = net.scratch()
-    sgd.load(module, mean)
-    assert all(torch.equal(tensor, mean[name]) for name, tensor in module.named_buffers())
-    assert codec.size({"params": mean})[1] == sum(t.numel() for t in mean.values() if t.is_floating_point())
+    assert all(bool(torch.isfinite(tensor).all()) for tensor in found.params.values())
 
 
 def test_googlenet_has_no_auxiliary_heads_and_gives_plain_features_in_training() -> None:

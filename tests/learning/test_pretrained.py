@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tomli_w
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 import fedkin
@@ -21,8 +22,11 @@ from fedkin.learning import Net
 from fedkin.learning.models import MODELS, Mixed, transformer
 from fedkin.learning.models.pretrained import library
 from fedkin.running.experiment import Experiment, load
+from fedkin.running.export import export_model
+from fedkin.running.exported import outputs
+from fedkin.running.loop import run_experiment
 from fedkin.settings import parse
-from support import module_at
+from support import module_at, same
 
 gone = [name for name in ("transformers", "peft", "timm") if importlib.util.find_spec(name) is None]
 pytestmark = [
@@ -95,9 +99,8 @@ def test_only_adapters_and_head_travel_and_dropout_is_repeatable(tmp_path: Path)
     # Query and value of one layer, each A [2, 16] and B [16, 2]; the head is 16 x 2 + 2.
     assert one.summary["parameters"] == 2 * (2 * 16 + 16 * 2) + 34
     assert max(message[5] for message in one.messages) <= one.summary["parameters"] + 1
-    for result in (two, other):
-        for id, params in one.models.items():
-            assert all(torch.equal(tensor, result.models[id][name]) for name, tensor in params.items())
+    assert same(one.models, two.models)
+    assert same(one.models, other.models)
     moved = one.models["site-0"]["body.net.bert.encoder.layer.0.attention.self.query.lora_B.default.weight"]
     assert bool(moved.any())
     net = Net.build(lambda: make(federation.task), 0)
@@ -121,12 +124,8 @@ def test_every_engine_and_mode_gives_one_result(folder: Path) -> None:
     def models(clients: int, **how: Any) -> Any:
         return fedkin.run("fedavg", texts(clients), model=model, training=PLAN, settings=how).models["site-0"]
 
-    alone, single = models(2), models(1)
-    for mode, want, got in (
-        ("fast", alone, models(2, mode="fast")),
-        ("workers", single, models(1, mode="workers", workers=1)),
-    ):
-        assert all(torch.equal(tensor, got[name]) for name, tensor in want.items()), mode
+    assert same(models(2), models(2, mode="fast"))
+    assert same(models(1), models(1, mode="workers", workers=1))
 
 
 def from_toml(tmp_path: Path, model: dict[str, Any], method: str, **sections: Any) -> Experiment:
@@ -156,10 +155,6 @@ def _only_here() -> Iterator[None]:
 
 
 def test_from_settings_to_predictions_and_a_program(tmp_path: Path, folder: Path) -> None:
-    from fedkin.running.export import export_model
-    from fedkin.running.exported import outputs
-    from fedkin.running.loop import run_experiment
-
     for name, kind in (("adapters", {"adapters": {"rank": 2}}), ("frozen", {"frozen": True})):
         model = {"name": "transformers", "path": str(folder), **kind}
         result = run_experiment(from_toml(tmp_path, model, "fedavg"), tmp_path, tmp_path / name)
@@ -188,8 +183,6 @@ def test_peers_with_unlike_backbones_share_prototypes_and_heads(tmp_path: Path, 
     experiment = from_toml(tmp_path, model, "mapl", methods={"mapl": {"method": {"augment": {"on": False}}}})
     made = experiment.for_method("mapl")
     assert isinstance(made.model, Mixed)
-    from fedkin.running.loop import run_experiment
-
     run_experiment(made, tmp_path, tmp_path / "run")
     models = fedkin.load(tmp_path / "run")
     assert len(models) == 3
@@ -209,8 +202,6 @@ def test_files_that_changed_or_lack_values_are_refused(tmp_path: Path) -> None:
     torch.save(bert(0.0, "BertModel").state_dict(), tmp_path / "m/pytorch_model.bin")
     with pytest.raises(ConfigError, match=r"cannot be opened .* model.safetensors"):
         Transformers(path=tmp_path / "m").build(task)
-    from safetensors.torch import save_file
-
     (tmp_path / "m/pytorch_model.bin").unlink()
     save_file({"embeddings.word_embeddings.weight": torch.zeros(60, 16)}, tmp_path / "m/model.safetensors",
               {"format": "pt"})  # fmt: skip
@@ -239,8 +230,6 @@ def _quiet() -> Iterator[None]:
 
 
 def test_from_a_table_of_token_ids_with_the_padding_of_the_model(tmp_path: Path, folder: Path) -> None:
-    from fedkin.running.loop import run_experiment
-
     rows = [f"{row % 2},s{row % 3},{1 + row % 2} 9 8{' 7' * (row % 4)}" for row in range(30)]
     (tmp_path / "texts.csv").write_text("\n".join(["label,site,ids", *rows]))
 
@@ -276,8 +265,6 @@ def test_options_that_load_values_from_elsewhere_are_refused(option: str, why: s
 
 
 def test_a_net_of_timm_has_the_values_of_a_safetensors_file_and_of_no_other(tmp_path: Path) -> None:
-    from safetensors.torch import save_file
-
     task, path = Task(2, (1, 32, 32)), tmp_path / "values.safetensors"
     drawn = library("timm").create_model("resnet18", num_classes=0, in_chans=1)
     save_file(drawn.state_dict(), path)

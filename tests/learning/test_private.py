@@ -16,7 +16,7 @@ from fedkin.federation import Samples
 from fedkin.learning import Net, Training
 from fedkin.learning.losses import Batch, CrossEntropy, Loss, Proximal
 from fedkin.learning.private import Private, Stream, clipped_sum, drawn_steps, fit_privately
-from fedkin.learning.sgd import fit
+from support import fitted
 
 F64 = torch.float64
 
@@ -41,11 +41,10 @@ def samples(shape: tuple[int, ...] = (5,), n: int = 24) -> Samples:
 
 
 def trained(
-    net: Net, private: Private, training: Training, draws: Any, loss: Loss | None = None, extras: Any = None,
+    net: Net, private: Private, training: Training, draws: Any, loss: Any = None, extras: Any = None,
     data: Samples | None = None,
 ) -> dict[str, Tensor]:  # fmt: skip
-    data = samples() if data is None else data
-    loss = CrossEntropy() if loss is None else loss
+    loss, data = loss or CrossEntropy(), data or samples()
     found = fit_privately(net, net.scratch(), net.initial, loss, data, training, extras or {}, private, draws)
     return dict(found.params)
 
@@ -103,10 +102,7 @@ def test_without_noise_and_bound_it_is_gradient_descent() -> None:
     net, plain = mlp(), Training(batch_size="all", local_steps=6, lr=0.3, momentum=0.5, weight_decay=0.01)
     private = Private(clip=math.inf, noise=0.0, rate=1.0, steps=6)
     found = trained(net, private, plain, np.random.default_rng(0))
-    descent = fit(
-        net, net.scratch(), net.initial, CrossEntropy(), samples(), plain, {}, {}, np.random.default_rng(0)
-    ).params
-    for name, tensor in descent.items():
+    for name, tensor in fitted(net, samples(), plain).params.items():
         torch.testing.assert_close(found[name], tensor, rtol=1e-9, atol=1e-9)
 
 

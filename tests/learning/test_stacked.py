@@ -178,10 +178,6 @@ def with_a_method() -> nn.Module:
     return part
 
 
-def frozen() -> nn.Module:
-    return nn.Linear(WIDTH, WIDTH).requires_grad_(False)
-
-
 def twice() -> nn.Module:
     part = nn.Linear(WIDTH, WIDTH)
     return nn.Sequential(part, nn.ReLU(), part)
@@ -202,7 +198,7 @@ def tied() -> nn.Module:
         (nn.Dropout(1.0), "body.1 is a Dropout"),
         (with_hook(), "body.1 has a hook"),
         (with_a_method(), "body.1 has a method of its own"),
-        (frozen(), "body.1.bias is frozen, shared, or in no layer"),
+        (nn.Linear(WIDTH, WIDTH).requires_grad_(False), "body.1.bias is frozen, shared, or in no layer"),
         (twice(), "body.1.2.bias is frozen, shared, or in no layer"),
         (tied(), "body.1.2.weight is frozen, shared, or in no layer"),
         (nn.utils.parametrizations.weight_norm(nn.Linear(WIDTH, WIDTH)), "body.1 is a ParametrizedLinear"),

@@ -12,17 +12,29 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
+from torch import Tensor, nn
 
 import fedkin
+from fedkin.engines import LocalEngine
 from fedkin.errors import ConfigError, MethodError
 from fedkin.federation import Federation, Task
-from fedkin.learning import Batch, CrossEntropy, Net, Training, class_means, masked_mean
+from fedkin.learning import Batch, Net, Training, class_means, masked_mean
 from fedkin.learning.augment import Augment
 from fedkin.learning.models import MODELS, Mlp
-from fedkin.learning.sgd import fit, infer, load
+from fedkin.learning.sgd import infer, load
 from fedkin.methods import METHODS
-from support import NET_METHODS, PATTERNS, by_pattern, default_method, same, small_federation, small_setup
+from support import (
+    NET_METHODS,
+    PATTERNS,
+    by_pattern,
+    default_method,
+    fitted,
+    plain_fedavg,
+    same,
+    small_federation,
+    small_setup,
+    trained_models,
+)
 
 
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 30))
@@ -66,7 +78,7 @@ def test_the_learning_rate_follows_the_schedule_over_rounds(
     params = net.initial
     for rate in rates:
         step = Training(lr=rate, local_steps=1, batch_size="all")
-        params = fit(net, net.scratch(), params, CrossEntropy(), samples, step, {}, {}, np.random.default_rng(0)).params
+        params = fitted(net, samples, step, params=params).params
     for name, tensor in fedkin.load(tmp_path / "run", model=model).model("a").state_dict().items():
         torch.testing.assert_close(tensor, params[name], rtol=1e-5, atol=1e-6)
 
@@ -82,8 +94,7 @@ def test_a_batch_of_one_sample_names_the_setting() -> None:
     samples = one_client(10)["a"].train
     size = len(samples) - 1
     with pytest.raises(MethodError, match=rf"batches of {size} leave one of {size + 1} .* set another .*batch_size"):
-        fit(net, net.scratch(), net.initial, CrossEntropy(), samples, Training(batch_size=size), {}, {},
-            np.random.default_rng(0))  # fmt: skip
+        fitted(net, samples, Training(batch_size=size))
 
 
 def test_values_that_the_nets_type_does_not_hold_are_refused() -> None:
@@ -120,8 +131,7 @@ def test_counts_of_clients() -> None:
 def test_fit_equals_a_plain_loop(optimiser: str) -> None:
     setup = small_setup(METHODS["local"](), optimiser=optimiser, local_epochs=2, local_steps=None, lr=0.01)
     samples = next(iter(setup.federation.values())).train
-    fitted = fit(setup.net, setup.net.scratch(), setup.net.initial, CrossEntropy(), samples, setup.training, {}, {},
-                 np.random.default_rng(5))  # fmt: skip
+    found = fitted(setup.net, samples, setup.training, seed=5)
     model = setup.net.scratch()
     draw = np.random.default_rng(5)
     draw.integers(2**63)
@@ -134,9 +144,9 @@ def test_fit_equals_a_plain_loop(optimiser: str) -> None:
         made.step()
         losses.append(float(loss.detach()))
     for name, tensor in model.state_dict().items():
-        torch.testing.assert_close(fitted.params[name], tensor, rtol=1e-6, atol=1e-7)
-    assert fitted.loss == pytest.approx(np.mean(losses), rel=1e-5)
-    assert (fitted.steps, fitted.samples) == (len(losses), 2 * len(samples))
+        torch.testing.assert_close(found.params[name], tensor, rtol=1e-6, atol=1e-7)
+    assert found.loss == pytest.approx(np.mean(losses), rel=1e-5)
+    assert (found.steps, found.samples) == (len(losses), 2 * len(samples))
 
 
 def test_fit_leaves_what_it_was_given() -> None:
@@ -144,11 +154,9 @@ def test_fit_leaves_what_it_was_given() -> None:
     given_params = {name: tensor.clone() for name, tensor in setup.net.initial.items()}
     samples = next(iter(setup.federation.values())).train
     module = setup.net.scratch()
-    first = fit(
-        setup.net, module, setup.net.initial, CrossEntropy(), samples, setup.training, {}, {}, np.random.default_rng(0)
-    )
+    first = fitted(setup.net, samples, setup.training, module=module)
     kept = {name: tensor.clone() for name, tensor in first.params.items()}
-    fit(setup.net, module, first.params, CrossEntropy(), samples, setup.training, {}, {}, np.random.default_rng(1))
+    fitted(setup.net, samples, setup.training, seed=1, module=module, params=first.params)
     for name in kept:
         assert torch.equal(setup.net.initial[name], given_params[name])
         assert torch.equal(first.params[name], kept[name])
@@ -162,11 +170,7 @@ def test_dropout_is_keyed_and_batch_norm_keeps_its_statistics() -> None:
 
     def run(seed: int) -> dict[str, torch.Tensor]:
         torch.manual_seed(seed)  # the global state must not matter
-        return dict(
-            fit(
-                net, net.scratch(), net.initial, CrossEntropy(), samples, training, {}, {}, np.random.default_rng(4)
-            ).params
-        )
+        return dict(fitted(net, samples, training, seed=4).params)
 
     one, other = run(1), run(2)
     assert same(one, other)
@@ -251,28 +255,16 @@ def ran(method: str, digits: Federation, mode: str = "one-by-one", **training: A
 
 
 def test_it_is_a_plain_loop_over_views(digits: Federation) -> None:
-    client, views = next(iter(digits.values())), Augment(**GENTLE)
-    training = Training(local_steps=4, batch_size=10, lr=0.2, augment=views)
-    net = Net.build(lambda: Mlp(hidden=(7,)).build(digits.task), 1, torch.float64)
-    got = fit(net, net.scratch(), net.initial, CrossEntropy(), client.train, training, {}, {}, np.random.default_rng(5))
-    rng = np.random.default_rng(5)
-    module = net.scratch()
-    with torch.no_grad():
-        for name, value in {**dict(module.named_parameters())}.items():
-            value.copy_(net.initial[name])
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(rng.integers(2**63)))
-        for rows in map(torch.from_numpy, training.batches(len(client.train), rng)):
-            x = views(client.train.inputs(rows, torch.float64))
-            loss = torch.nn.functional.cross_entropy(module(x), client.train.labels(rows))
-            module.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            with torch.no_grad():
-                for value in module.parameters():
-                    assert value.grad is not None
-                    value.sub_(0.2 * value.grad)
-    for name, value in module.named_parameters():
-        torch.testing.assert_close(got.params[name], value.detach(), rtol=1e-9, atol=1e-9)
+    views, alone = Augment(**GENTLE), digits.reorder([min(digits)])
+    setup = small_setup(METHODS["fedavg"](), alone, torch.float64, local_steps=4, augment=views)
+    (got,) = trained_models(LocalEngine(setup)).values()
+    module = setup.net.scratch()
+
+    def outputs(samples: Any, rows: Tensor) -> Any:
+        return module(views(samples.inputs(rows, torch.float64)))
+
+    for name, tensor in plain_fedavg(module.body, module.head, alone, setup.training, outputs).items():
+        torch.testing.assert_close(got[name], tensor, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("method", by_pattern(name for name in NET_METHODS if name not in OWN))
@@ -299,10 +291,4 @@ def test_inputs_without_views_are_refused() -> None:
     tokens = np.random.default_rng(0).integers(0, 9, (40, 6))
     federation = Federation.from_arrays(tokens, np.arange(40) % 2, client=np.repeat(["a", "b"], 20))
     with pytest.raises(ConfigError, match=r"training\.augment"):
-        fedkin.run(
-            "local",
-            federation,
-            rounds=1,
-            model=(torch.nn.EmbeddingBag(9, 4), torch.nn.Linear(4, 2)),
-            training={"augment": GENTLE},
-        )
+        fedkin.run("local", federation, model=(nn.EmbeddingBag(9, 4), nn.Linear(4, 2)), training={"augment": GENTLE})

@@ -14,6 +14,7 @@ from fedkin.federation import Client, Federation, Samples, Scale, Task
 from fedkin.learning import Net, Training
 from fedkin.learning.models import Mlp
 from fedkin.methods.flt import Flt
+from support import samples_of
 
 CLASSES = {"a": (0, 1), "b": (2, 3), "c": (4, 5)}
 PLACES = np.random.default_rng(5).normal(size=(6, 8)) * 6
@@ -23,8 +24,7 @@ def samples(group: str, count: int, seed: int) -> Samples:
     """Points of the group's two classes, each class a place in 8 dimensions."""
     rng = np.random.default_rng(seed)
     y = rng.choice(CLASSES[group], count)
-    x = PLACES[y] + rng.normal(size=(count, 8))
-    return Samples(torch.from_numpy(x.astype(np.float32)), torch.from_numpy(y))
+    return samples_of(PLACES[y] + rng.normal(size=(count, 8)), y)
 
 
 def member(number: int, group: str, **more: Any) -> Client:

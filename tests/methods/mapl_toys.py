@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 
 from fedkin.engines import LocalEngine, Setup
 from fedkin.federation import Client, Federation, Samples, Task
@@ -14,7 +13,7 @@ from fedkin.learning.models import Mlp
 from fedkin.learning.net import Net
 from fedkin.learning.training import Training
 from fedkin.methods.mapl import Mapl, MaplPlus
-from support import same, with_settings
+from support import same, samples_of, with_settings
 
 MAPL, PLUS = Mapl, MaplPlus
 KINDS: dict[str, type[Mapl]] = {kind.name: kind for kind in (Mapl, MaplPlus)}
@@ -28,8 +27,7 @@ def two_groups(peers: int = 10, classes: int = 6, width: int = 8, seed: int = 0)
 
     def draw(count: int, group: int) -> Samples:
         y = rng.integers(0, classes // 2, count) + group * (classes // 2)
-        x = centres[y] + rng.normal(size=(count, width))
-        return Samples(torch.from_numpy(x.astype(np.float32)), torch.from_numpy(y))
+        return samples_of(centres[y] + rng.normal(size=(count, width)), y)
 
     clients = []
     for k in range(peers):
@@ -45,12 +43,11 @@ def setup_of(method: Any, federation: Federation, network: str = "full", dropout
 
 
 class Ran:
-    """An engine, what its rounds gave, and the parameters that peers had before the first one."""
+    """An engine, and what its rounds gave."""
 
     def __init__(self, setup: Setup) -> None:
         self.setup, self.engine = setup, LocalEngine(setup)
         self.outcomes: list[Any] = []
-        self.start = {id: dict(self.engine.model(id)) for id in setup.federation}
 
     def round(self) -> Any:
         """The next round's outcome."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from fedkin.engines.results import Traffic
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.keys import rng
 from fedkin.learning.training import Training
+from support import samples_of
 
 BODY = ("body.1.weight", "body.1.bias")
 HEAD = ("head.weight", "head.bias")
@@ -40,18 +42,32 @@ def cross_entropy(params: Plain, x: Tensor, y: Tensor) -> Tensor:
     return entropy(logits(params, x.to(params["head.bias"].dtype)), y)
 
 
-def contrast(z: Tensor, y: Tensor, temperature: float) -> Tensor:
-    """Supervised contrast of two equal views, one anchor and one positive after another."""
-    z, y = torch.cat([z, z]), torch.cat([y, y])
-    unit = z / z.norm(dim=1, keepdim=True).clamp(min=1e-12)
-    total = torch.zeros(())
-    for q in range(len(z)):
-        others = [r for r in range(len(z)) if r != q]
-        scores = {r: unit[q] @ unit[r] / temperature for r in others}
-        below = torch.stack([scores[r].exp() for r in others]).sum()
-        positives = [r for r in others if y[r] == y[q]]
-        total = total - sum(torch.log(scores[r].exp() / below) for r in positives) / len(positives)
-    return total / len(z)
+def contrast(p: Tensor, y: Tensor, tau: float, released: bool = False) -> Tensor:
+    """Supervised contrast, over one anchor after another that has positives."""
+    unit, terms = p / p.norm(dim=1, keepdim=True).clamp(min=1e-12), []
+    for q in range(len(p)):
+        others = [r for r in range(len(p)) if r != q]
+        scores = torch.exp(unit[others] @ unit[q] / tau)
+        shares = (scores / scores.sum())[y[others] == y[q]]
+        if len(shares):
+            terms.append(-shares.sum().log() if released else -shares.log().mean())
+    return torch.stack(terms).mean()
+
+
+def to_prototypes(p: Tensor, y: Tensor, xi: Tensor, tau: float, released: bool = False) -> Tensor:
+    """MAPL's l_proto, sample after sample."""
+    towards, terms = xi if released else xi / xi.norm(dim=1, keepdim=True) / tau, []
+    for q in range(len(p)):
+        scores = towards @ p[q] / p[q].norm()
+        terms.append(-torch.log(scores[y[q]].exp() / scores.exp().sum()))
+    return torch.stack(terms).mean()
+
+
+def apart(xi: Tensor, tau: float, released: bool = False) -> Tensor:
+    """MAPL's l_uni, pair after pair."""
+    pairs = [(k, r) for k in range(len(xi)) for r in range(k)]
+    terms = [torch.exp(xi[k] @ xi[r] / tau) if released else cosine(xi[k], xi[r]) for k, r in pairs]
+    return 2 * torch.stack(terms).sum() / len(xi)
 
 
 def cosine(one: Tensor, other: Tensor) -> Tensor:
@@ -60,16 +76,9 @@ def cosine(one: Tensor, other: Tensor) -> Tensor:
     return found
 
 
-def plain_training(
-    setup: Setup, id: str, round: int, params: Plain, loss: Callable[[Plain, Tensor, Tensor], Tensor],
-    phase: str = "train", momentum: float = 0.0, fit: int = 0,
-    training: Training | None = None, samples: Samples | None = None,
-) -> Plain:  # fmt: skip
-    """Gradient descent of this client in this round; momentum as y_k+1 = y_k - lr g + momentum (y_k - y_k-1).
-
-    samples: those to train on; None: the client's in this round.
-    """
-    return plain_steps(setup, id, round, params, loss, phase, momentum, fit, training, samples)[-1]
+def plain_training(*given: Any, **options: Any) -> Plain:
+    """The parameters after the last of `plain_steps`."""
+    return plain_steps(*given, **options)[-1]
 
 
 def plain_steps(
@@ -77,7 +86,11 @@ def plain_steps(
     phase: str = "train", momentum: float = 0.0, fit: int = 0,
     training: Training | None = None, samples: Samples | None = None,
 ) -> list[Plain]:  # fmt: skip
-    """The same; the parameters after 0, 1, ... steps."""
+    """Gradient descent of this client in this round: the parameters after 0, 1, ... steps.
+
+    Momentum is y_k+1 = y_k - lr g + momentum (y_k - y_k-1).
+    samples: those to train on; None: the client's in this round.
+    """
     draw = rng(setup.seed, id, round, f"{phase}.fit{fit}")
     draw.integers(2**63)
     samples, path = setup.federation[id].at(round).train if samples is None else samples, [dict(params)]
@@ -136,8 +149,7 @@ def classes_federation(owned: Sequence[Sequence[int]], counts: Sequence[int], cl
     clients = []
     for number, (own, count) in enumerate(zip(owned, counts, strict=True)):
         y = np.repeat(own, count)
-        x = (places[y] + draw.normal(size=(len(y), 5))).astype(np.float32)
-        samples = Samples(torch.from_numpy(x), torch.from_numpy(y))
+        samples = samples_of(places[y] + draw.normal(size=(len(y), 5)), y)
         clients.append(Client(f"client-{number}", samples, samples))
     return Federation(clients, Task(classes, (5,)))
 

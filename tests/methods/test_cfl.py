@@ -15,7 +15,7 @@ from fedkin.federation import Federation
 from fedkin.flow import Message
 from fedkin.methods.cfl import Cfl
 from fedkin.views import ServerView
-from support import after, present, server_view, small_federation, small_setup
+from support import after, finish, one_ask, present, server_view, small_federation, small_setup
 
 EAGER = {"eps1": 1e9, "eps2": 0.0}
 
@@ -66,10 +66,7 @@ def test_a_split_by_hand() -> None:
     start = server.initial
     pulls = {"a": 2.0, "b": -1.0, "c": -1.5, "d": 3.0, "e": -1.2}
     sizes = {"a": 10, "b": 30, "c": 20, "d": 5, "e": 10}
-    flow = method.round(server, list("abcde"))
-    next(flow)
-    with pytest.raises(StopIteration):
-        flow.send({id: Message(params=moved(start, 0, by), n=sizes[id]) for id, by in pulls.items()})
+    one_ask(method, server, {id: Message(params=moved(start, 0, by), n=sizes[id]) for id, by in pulls.items()})
     assert server.state["node"] == {"a": "r1", "d": "r1", "b": "r0", "c": "r0", "e": "r0"}
     assert server.state["models"]["r"] is start
     for node, members in (("r0", "bce"), ("r1", "ad")):
@@ -92,15 +89,8 @@ def test_a_split_by_hand() -> None:
 def test_each_condition_of_a_split(change: dict[str, Any], splits: bool) -> None:
     method = Cfl(**{"eps1": 0.6, "eps2": 1.0, "scale": "absolute", "weights": "equal", **change})
     server = server_view(method, tuple("abcde"), number=4)
-    flow = method.round(server, list("abcde"))
-    next(flow)
-    with pytest.raises(StopIteration):  # the mean is -0.4 long, the longest 2
-        flow.send(
-            {
-                id: Message(params=moved(server.initial, 0, by), n=1)
-                for id, by in {"a": 1.0, "b": -2.0, "c": -1.0, "d": 1.0, "e": -1.0}.items()
-            }
-        )
+    pulls = {"a": 1.0, "b": -2.0, "c": -1.0, "d": 1.0, "e": -1.0}  # the mean is -0.4 long, the longest 2
+    one_ask(method, server, {id: Message(params=moved(server.initial, 0, by), n=1) for id, by in pulls.items()})
     assert (len(server.state["models"]) == 3) == splits
 
 
@@ -111,13 +101,8 @@ def test_shares_of_the_first_rounds_largest_update() -> None:
     for number, (one, other, nodes) in enumerate([(4.0, 4.0, 1), (3.2, -1.0, 1), (1.9, -1.9, 1), (2.9, -1.1, 3)], 1):
         server.round = number
         start = server.state["models"]["r"]
-        flow = method.round(server, ["a", "b"])
-        next(flow)
-        replies = {
-            "a": Message(params=moved(start, 0, one), n=1), "b": Message(params=moved(start, 0, other), n=1)
-        }  # fmt: skip
-        with pytest.raises(StopIteration):
-            flow.send(replies)
+        pulls = {"a": one, "b": other}
+        one_ask(method, server, {id: Message(params=moved(start, 0, by), n=1) for id, by in pulls.items()})
         assert len(server.state["models"]) == nodes
     assert server.state["largest"] == pytest.approx(4.0)
 
@@ -125,11 +110,8 @@ def test_shares_of_the_first_rounds_largest_update() -> None:
 def split_server(method: Cfl) -> ServerView[Any]:
     """Everyone split by the sign of the first coordinate, then the second part by that of the second."""
     server = server_view(method, tuple("abcdxy"))
-    flow = method.round(server, list("abcd"))
-    next(flow)
     pulls = {"a": (0, 1.0), "b": (0, 1.0), "c": (0, -1.0), "d": (0, -1.5)}
-    with pytest.raises(StopIteration):
-        flow.send({id: Message(params=moved(server.initial, *pull), n=3) for id, pull in pulls.items()})
+    one_ask(method, server, {id: Message(params=moved(server.initial, *pull), n=3) for id, pull in pulls.items()})
     return server
 
 
@@ -169,11 +151,8 @@ def test_a_newcomer_goes_where_its_updates_cosine_is_larger(seed: int) -> None:
     def flat(params: Any) -> Any:
         return np.concatenate([(params[n] - server.initial[n]).double().numpy().ravel() for n in sorted(params)])
 
-    flow = method.round(server, list("abcd"))
-    next(flow)
     sent = {id: step() for id in "abcd"}
-    with pytest.raises(StopIteration):
-        flow.send({id: Message(params=params, n=2) for id, params in sent.items()})
+    one_ask(method, server, {id: Message(params=params, n=2) for id, params in sent.items()})
     where = dict(server.state["node"])
     u = {id: flat(params) / np.linalg.norm(flat(params)) for id, params in sent.items()}
     means = [sum(u[id] for id in u if where[id] == f"r{label}") for label in (0, 1)]
@@ -181,6 +160,4 @@ def test_a_newcomer_goes_where_its_updates_cosine_is_larger(seed: int) -> None:
     cosines = [float(flat(new) @ mean) / np.linalg.norm(mean) for mean in means]
     placing = method.placed(server, ["late"])
     next(placing)
-    with pytest.raises(StopIteration) as end:
-        placing.send({"late": Message(params=new)})
-    assert end.value.value == {"late": f"r{int(cosines[1] > cosines[0])}"}
+    assert finish(placing, {"late": Message(params=new)}) == {"late": f"r{int(cosines[1] > cosines[0])}"}

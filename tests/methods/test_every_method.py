@@ -19,16 +19,15 @@ from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.local import Local
 from fedkin.methods.sfmtl_graph import SfmtlGraph
 from fedkin.testing import PROMISES, Checked, Promise, _models, _rests
+from methods import cases
 from support import (
     NET_METHODS,
     by_pattern,
-    cases,
     default_method,
     newcomers,
     plain_fedavg,
     small_federation,
     small_setup,
-    stored,
 )
 
 # Settings that make a method's graph, groups and mixing matter within three rounds of a tiny federation.
@@ -36,7 +35,7 @@ VARIANTS: dict[str, ServerMethod | PeerMethod] = {
     "fedavg-equal": FedAvg(weights="equal"),
     "sfmtl-strong": SfmtlGraph(lam=0.4, anchor_weight=0.01),
     "sfmtl-mean": SfmtlGraph(lam=0.4, anchor_weight=0.01, anchors="mean"),
-    **cases(),
+    **cases.CASES,
 }
 CASES = {**{name: default_method(name) for name in NET_METHODS}, **VARIANTS}
 
@@ -123,10 +122,7 @@ def test_one_client_alone_is_plain_sgd(name: str) -> None:
     setup = small_setup(method, federation, momentum=0.5, weight_decay=0.01, clip=0.7)
     (params,) = _models(LocalEngine(setup)).values()
     module = setup.net.scratch()
-    plain = plain_fedavg(
-        module.body, module.head, federation, setup.training, lambda samples, rows: module(stored(samples)[rows])
-    )
-    for key, tensor in plain.items():
+    for key, tensor in plain_fedavg(module.body, module.head, federation, setup.training).items():
         torch.testing.assert_close(params[key], tensor, rtol=1e-6, atol=1e-6)
 
 

@@ -12,12 +12,11 @@ from torch.nn import functional as F
 
 import fedkin
 from fedkin.engines import LocalEngine
-from fedkin.errors import ConfigError
-from fedkin.federation import Client, Federation, Samples, Task
+from fedkin.federation import Client, Federation, Task
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.fedem import FedEM
 from methods.plain_loops import logits
-from support import after, small_federation, small_setup
+from support import after, samples_of, small_setup
 
 Parts = list[dict[str, Tensor]]
 
@@ -81,7 +80,7 @@ def test_a_planted_mixture_is_found_also_at_a_client_that_never_took_part() -> N
         x = rng.uniform(-1, 1, size=(200, 6))
         source = (rng.random(200) > share).astype(int)
         y = ((x * models[source]).sum(1) + 0.2 * rng.normal(size=200) > 0).astype(np.int64)
-        samples = Samples(torch.from_numpy(x.astype(np.float32)), torch.from_numpy(y))
+        samples = samples_of(x, y)
         return Client(name, samples, samples, seen=seen)
 
     shares = {"a": 0.9, "b": 0.9, "c": 0.9, "d": 0.1, "e": 0.1, "f": 0.5}
@@ -92,8 +91,3 @@ def test_a_planted_mixture_is_found_also_at_a_client_that_never_took_part() -> N
         found = {id: 1 - share for id, share in found.items()}
     for id, share in {**shares, "new": 0.9}.items():
         assert abs(found[id] - share) < 0.2, (id, found)
-
-
-def test_class_weights_are_refused() -> None:
-    with pytest.raises(ConfigError, match="class_weights"):
-        fedkin.run("fedem", small_federation(), rounds=1, training={"class_weights": "balanced", "lr": 0.1})

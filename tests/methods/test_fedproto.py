@@ -28,10 +28,10 @@ from methods.plain_loops import (
     logits,
     plain_training,
 )
-from support import play, small_setup, stored
+from support import after, small_setup, stored
 
 OWNED = [(0, 1, 2), (1, 2), (1, 4), (4,)]
-COUNTS = [6, 9, 10, 12]
+FEDERATION = classes_federation(OWNED, [6, 9, 10, 12])
 
 
 def plain_rounds(setup: Any, rounds: int, lam: float) -> tuple[dict[str, Plain], dict[int, Tensor]]:
@@ -62,10 +62,8 @@ def plain_rounds(setup: Any, rounds: int, lam: float) -> tuple[dict[str, Plain],
 
 
 def test_rounds_are_those_of_a_plain_loop() -> None:
-    setup = small_setup(FedProto(lam=2.0, predict="head"), classes_federation(OWNED, COUNTS))
-    engine = LocalEngine(setup)
-    play(engine, 1, 2, 3)
-    models, prototypes = plain_rounds(setup, 3, 2.0)
+    engine, _ = after(FedProto(lam=2.0, predict="head"), 3, FEDERATION)
+    models, prototypes = plain_rounds(engine.setup, 3, 2.0)
     for id, params in models.items():
         assert_params(engine.model(id), params, 1e-4)
     assert sorted(prototypes) == [0, 1, 2, 4]
@@ -87,14 +85,13 @@ def test_a_class_is_averaged_over_its_owners_only() -> None:
 
 
 def test_a_class_that_nobody_of_a_round_owns_keeps_its_prototype(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = LocalEngine(small_setup(FedProto(), classes_federation(OWNED, COUNTS)))
-    engine.round(1)
+    engine, _ = after(FedProto(), 1, FEDERATION)
     before = engine.server.state["prototypes"].clone()
     monkeypatch.setattr(FedProto, "sample", lambda self, server: ["client-3"])  # owns class 4 alone
     engine.round(2)
-    after = engine.server.state["prototypes"]
-    assert torch.equal(before[:3], after[:3])
-    assert not torch.equal(before[4], after[4])
+    now = engine.server.state["prototypes"]
+    assert torch.equal(before[:3], now[:3])
+    assert not torch.equal(before[4], now[4])
     assert engine.server.state["known"].tolist() == [True, True, True, False, True, False]
 
 
@@ -131,12 +128,10 @@ def test_the_nearest_prototype_is_a_linear_head(seed: int, classes: int, width: 
 
 
 def test_prediction_is_by_the_nearest_prototype_of_an_owned_class() -> None:
-    federation = classes_federation(OWNED, COUNTS)
-    engine = LocalEngine(small_setup(FedProto(), federation))
-    play(engine, 1, 2, 3)
+    engine, _ = after(FedProto(), 3, FEDERATION)
     prototypes = engine.server.state["prototypes"]
     for id, score in engine.evaluate().items():
-        client, params = federation[id], engine.model(id)
+        client, params = FEDERATION[id], engine.model(id)
         own = sorted(set(client.train.y.tolist()))
         z = features({name: params[name] for name in BODY}, stored(client.test))
         nearest = torch.cdist(z, prototypes[own]).argmin(1)
@@ -145,10 +140,7 @@ def test_prediction_is_by_the_nearest_prototype_of_an_owned_class() -> None:
 
 
 def test_among_all_classes_a_foreign_one_can_be_nearest() -> None:
-    federation = classes_federation(OWNED, COUNTS)
-    owned, everything = (LocalEngine(small_setup(FedProto(among=among), federation)) for among in ("owned", "all"))
-    for engine in (owned, everything):
-        engine.round(1)
+    owned, everything = (after(FedProto(among=among), 1, FEDERATION)[0] for among in ("owned", "all"))
     never = owned.model("client-3")["head.bias"]
     assert (never < -1e8).tolist() == [True, True, True, True, False, True]
     assert (everything.model("client-3")["head.bias"] < -1e8).tolist() == [False, False, False, True, False, True]
@@ -156,8 +148,7 @@ def test_among_all_classes_a_foreign_one_can_be_nearest() -> None:
 
 def test_only_prototypes_of_owned_classes_go_up_and_all_come_down() -> None:
     witness = RecordingObserver()
-    setup = small_setup(FedProto(), classes_federation(OWNED, COUNTS))
-    engine = LocalEngine(setup, observers=[witness])
+    engine = LocalEngine(small_setup(FedProto(), FEDERATION), observers=[witness])
     first, second = engine.round(1), engine.round(2)
     up = [envelope.message for envelope in witness.envelopes if envelope.receiver == SERVER]
     assert sorted(tuple(message["classes"]) for message in up[:4]) == sorted(OWNED)

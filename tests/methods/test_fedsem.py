@@ -17,7 +17,7 @@ from fedkin.methods.blocks import vectors
 from fedkin.methods.blocks.clusters import squared_distances
 from fedkin.methods.fedsem import FedSem, first_groups, opened
 from fedkin.views import ServerView
-from support import after, flat, server_view
+from support import after, flat, one_ask, server_view
 
 
 def some_params(server: ServerView[Any], rng: np.random.Generator, near: float = 0.0) -> dict[str, torch.Tensor]:
@@ -25,15 +25,6 @@ def some_params(server: ServerView[Any], rng: np.random.Generator, near: float =
         name: torch.from_numpy(rng.normal(near, 1.0, tuple(tensor.shape)).astype(np.float32))
         for name, tensor in server.initial.items()
     }
-
-
-def played(method: FedSem, server: ServerView[Any], replies: dict[str, Message]) -> dict[str, Message]:
-    """Run a round with these replies; what was asked."""
-    flow = method.round(server, sorted(replies))
-    ask = next(flow)
-    with pytest.raises(StopIteration):
-        flow.send(replies)
-    return dict(ask.messages)
 
 
 @pytest.mark.slow
@@ -48,7 +39,7 @@ def test_e_and_m_step_by_hand(count: int, seed: int) -> None:
         f"c{k}": Message(params=some_params(server, rng, near=int(rng.integers(3))), n=int(rng.integers(1, 9)))
         for k in range(count)
     }
-    played(method, server, replies)
+    one_ask(method, server, replies)
     nearest = {
         id: min(centres, key=lambda k: float(((flat(centres[k]) - flat(reply["params"])) ** 2).sum()))
         for id, reply in replies.items()
@@ -70,7 +61,7 @@ def test_a_client_gets_its_own_centre_only_and_others_the_members_mean() -> None
     ids = ("a", "b", "c", "d")
     server = server_view(method, ids)
     replies = {id: Message(params=some_params(server, rng, near=9.0 * (id == "c")), n=5) for id in "abc"}
-    asked = played(method, server, replies)
+    asked = one_ask(method, server, replies)
     assert all(message["params"] is server.initial for message in asked.values())
     models, where = server.state["models"], server.state["cluster"]
     assert where["a"] == where["b"] != where["c"]
@@ -79,7 +70,7 @@ def test_a_client_gets_its_own_centre_only_and_others_the_members_mean() -> None
     want = (2 * flat(models[where["a"]]) + flat(models[where["c"]])) / 3
     np.testing.assert_allclose(flat(method.offer(server, "d")["params"]), want, atol=1e-5)
     where_before = dict(where)
-    played(method, server, {"c": Message(params=some_params(server, rng, near=9.0), n=5)})
+    one_ask(method, server, {"c": Message(params=some_params(server, rng, near=9.0), n=5)})
     assert {id: server.state["cluster"][id] for id in "ab"} == {id: where_before[id] for id in "ab"}
 
 

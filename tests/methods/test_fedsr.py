@@ -79,19 +79,11 @@ def test_the_net_keeps_body_and_head_and_predicts_from_the_mean() -> None:
 
 
 def test_a_body_that_is_no_sequence_is_wrapped_whole() -> None:
-    class Own(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = nn.Linear(5, 6)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.tanh(self.inner(x)) * 2
-
-    body: Any = GaussianBody(Own(), 6)
+    body: Any = GaussianBody(nn.Linear(5, 6), 6)
     x = torch.randn(2, 5)
     want = body.gaussian(body.net(x))
     torch.testing.assert_close(body(x), want[:, :6])
-    assert "net.inner.weight" in dict(body.named_parameters())
+    assert "net.weight" in dict(body.named_parameters())
 
 
 def test_class_references_start_as_the_codes_and_never_travel() -> None:

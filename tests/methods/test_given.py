@@ -12,7 +12,6 @@ from fedkin.learning.sgd import infer
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.given import Given
 from fedkin.methods.local import Local
-from fedkin.settings import parse
 from support import after, same, small_federation, small_setup
 
 IDS = sorted(small_federation())
@@ -20,14 +19,6 @@ IDS = sorted(small_federation())
 
 def models(method: Any, federation: Any = None, rounds: int = 3, **training: Any) -> Any:
     return after(method, rounds, federation, **training)[0].models()
-
-
-def test_groups_do_not_hear_of_each_other_and_who_is_in_none_is_alone() -> None:
-    groups = {"a": tuple(IDS[:2]), "b": tuple(IDS[2:5])}
-    found = models(Given(groups=groups))
-    by_itself = models(FedAvg(), small_federation().reorder(IDS[2:5]))
-    assert all(same(found[id], by_itself[id]) for id in IDS[2:5])
-    assert same(found[IDS[5]], models(Local())[IDS[5]])
 
 
 def test_who_keeps_its_own_model_still_trains_the_group_s() -> None:
@@ -71,20 +62,6 @@ def test_neighbours_are_averaged_in_one_direction() -> None:
         mean = (n[IDS[0]] * local[IDS[0]][name] + n[IDS[1]] * local[IDS[1]][name]) / (n[IDS[0]] + n[IDS[1]])
         torch.testing.assert_close(tensor, mean)
     assert same(found[IDS[1]], local[IDS[1]])
-
-
-@pytest.mark.parametrize(
-    ("table", "said"),
-    [
-        ({"groups": {"a": ["x", "y"], "b": ["y"]}}, "'y' is there twice"),
-        ({"near": {"x": ["y"]}, "groups": {"a": ["x", "z"]}}, "'x' is there twice"),
-        ({"own_lr": 0.0}, "own_lr"),
-        ({"pull_bias": 0.0}, "pull_bias"),
-    ],
-)
-def test_what_cannot_be_is_refused(table: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        parse(Given, table, "method")
 
 
 def test_an_id_of_nobody_is_refused_with_the_nearest() -> None:

@@ -1,24 +1,25 @@
-"""CoBo, DPFL and FedDrift: their limits, their rules, and rounds against plain loops."""
+"""CoBo, DPFL, FedDrift, FedFomo, FedAMP and pFedGraph: their limits and their rules."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from scipy.optimize import minimize
 
 from fedkin.data import federate
 from fedkin.engines import LocalEngine
-from fedkin.federation import Client, Federation, Samples, Task
+from fedkin.federation import Client, Federation, Task
 from fedkin.methods.cobo import CoBo, weight_of
 from fedkin.methods.dpfl import Dpfl
+from fedkin.methods.fedamp import attention
 from fedkin.methods.feddrift import FedDrift, accuracies, merged
-from fedkin.methods.local import Local
-from methods.plain_loops import Plain, assert_params, combined, cross_entropy, initial, logits, plain_training
-from support import after, present, small_setup
+from fedkin.methods.fedfomo import FedFomo, taken
+from fedkin.methods.pfedgraph import PFedGraph, collaboration
+from methods.plain_loops import logits
+from support import Watched, after, present, samples_of, server_view, small_federation, small_setup
 
 PLACES = np.random.default_rng(1).normal(size=(4, 5)) * 2
 
@@ -27,8 +28,7 @@ def client(name: str, seed: int, flipped: bool = False, n: int = 60) -> Client:
     """Four classes around fixed places; flipped: class c is called 3 - c."""
     rng = np.random.default_rng(seed)
     y = rng.integers(0, 4, n)
-    x = torch.from_numpy((PLACES[y] + rng.normal(size=(n, 5))).astype(np.float32))
-    samples = Samples(x, torch.from_numpy(3 - y if flipped else y))
+    samples = samples_of(PLACES[y] + rng.normal(size=(n, 5)), 3 - y if flipped else y)
     return Client(name, samples, samples)
 
 
@@ -57,60 +57,7 @@ def test_clients_with_equal_data_keep_their_weights_in_cobo() -> None:
     assert all(weight_of(engine.server.state, f"c{i}", f"c{j}") == 1 for i, j in combinations(range(3), 2))
 
 
-def test_two_rounds_of_cobo_are_those_of_a_plain_loop() -> None:
-    engine = LocalEngine(small_setup(CoBo(rho=0.4, gamma=0.0)))
-    setup, ids = engine.setup, sorted(engine.setup.federation)
-    own = {id: initial(setup) for id in ids}
-    for number in (1, 2):
-        engine.round(number)
-        before = own
-        own = {}
-        for id in ids:
-            others = [before[other] for other in ids if other != id] if number > 1 else []
-
-            def pulled(params: Plain, x: torch.Tensor, y: torch.Tensor, others: list[Plain] = others) -> torch.Tensor:
-                apart = [((params[name] - other[name]) ** 2).sum() for other in others for name in params]
-                return cross_entropy(params, x, y) + (0.2 * torch.stack(apart).sum() if apart else 0.0)
-
-            own[id] = plain_training(setup, id, number, before[id], pulled)
-    for id in ids:
-        assert_params(engine.model(id), own[id], 1e-4)
-
-
 # -- DPFL -------------------------------------------------------------------------------------------------------------
-
-
-def chosen_by(fed: Federation, models: dict[str, Plain], me: str, budget: int) -> list[str]:
-    """The greedy choice of DPFL, run outside an engine: a loss is what the mean of models does on held-out samples."""
-    rows = np.arange(fed[me].size)
-    held = fed[me].train.take(rows[rows % 5 == 4])
-    named = {"" if id == me else id: params for id, params in models.items()}
-    flow: Generator[Any, Any, list[str]] = Dpfl(budget=budget).chosen(fed.task, named, dict.fromkeys(named, 1), held)
-    answer = None
-    try:
-        while True:
-            request = flow.send(answer)
-            answer = logits(request.params, fed[me].train.inputs(slice(4, None, 5)))
-    except StopIteration as stop:
-        result: list[str] = stop.value
-        return result
-
-
-def test_a_client_of_dpfl_chooses_those_whose_mean_with_its_own_is_best() -> None:
-    fed = federation(False, False, True, True)
-    trained, _ = after(Local(), 3, fed)
-    models: dict[str, Plain] = {id: dict(trained.model(id)) for id in sorted(fed)}
-    assert chosen_by(fed, models, "c0", 10) in ([], ["c1"])
-    twins = {**models, "c0": {name: torch.zeros_like(tensor) for name, tensor in models["c0"].items()}}
-    assert chosen_by(fed, twins, "c0", 10)[0] == "c1"
-    rows = slice(4, None, 5)
-    x, y = fed["c0"].train.inputs(rows), fed["c0"].train.labels()[rows]
-
-    def loss(ids: tuple[str, ...]) -> float:
-        return float(cross_entropy(combined(twins, dict.fromkeys(("c0", *ids), 1 / (1 + len(ids)))), x, y))
-
-    best = min((ids for size in range(2) for ids in combinations(("c1", "c2", "c3"), size)), key=loss)
-    assert chosen_by(fed, twins, "c0", 1) == list(best)
 
 
 def test_dpfl_has_a_graph_of_who_chose_whom_and_clients_alone_are_local() -> None:
@@ -143,9 +90,7 @@ def test_clusters_merge_only_if_neither_loses_more_than_delta() -> None:
 
 def test_a_client_remembers_its_accuracy_at_the_end_of_the_last_step() -> None:
     fed = federation(False, False, True, True)
-    engine = LocalEngine(small_setup(FedDrift(every=2), fed, rounds=5, lr=0.3, local_steps=4))
-    for number in range(1, 5):
-        engine.round(number)
+    engine, _ = after(FedDrift(every=2), 4, fed, lr=0.3, local_steps=4)
     state = engine.server.state
     for id, client in fed.items():
         right = logits(state["models"][state["cluster"][id]], client.train.x).argmax(1) == client.train.y
@@ -178,3 +123,75 @@ def test_clients_whose_labels_change_leave_and_meet_again() -> None:
     assert sizes[29] < sizes[30]
     cluster = engine.server.state["cluster"]
     assert len({cluster[id] for id in moved}) < len(moved)
+
+
+# -- FedFomo ----------------------------------------------------------------------------------------------------------
+
+
+def test_weights_are_gains_over_distances() -> None:
+    assert taken({"a": 1.0, "b": 2.0, "c": -5.0}, {"a": 0.5, "b": 2.0, "c": 1.0}) == {"a": 2 / 3, "b": 1 / 3, "c": 0.0}
+    assert taken({"a": -1.0}, {"a": 1.0}) == {"a": 0.0}
+    assert taken({"a": 1.0}, {"a": 0.0}) == {"a": 0.0}
+
+
+def test_clients_take_from_their_own_kind() -> None:
+    engine, outcome = after(FedFomo(models=5, explore=1.0), 4, small_federation(), local_steps=10)
+    planted = present(engine.setup.federation.planted)
+    kinds = np.array([planted[id] for id in outcome.graph.ids])
+    inside = kinds[:, None] == kinds
+    assert outcome.graph.weights[inside].sum() > 5 * outcome.graph.weights[~inside].sum()
+
+
+def test_a_download_is_random_as_often_as_explore_says() -> None:
+    method, others = FedFomo(models=1, explore=0.3), tuple(f"c{number:02}" for number in range(20))
+    server = server_view(method, ("me", *others))
+    server.state["models"] = {id: {} for id in ("me", *others)}
+    server.state["affinity"] = {"me": {other: float(place) for place, other in enumerate(others)}}
+    chosen = []
+    for number in range(1, 2001):
+        server.round = number
+        chosen += method.chosen(server, "me")
+    # The one with the most affinity is also among those that are drawn.
+    assert abs(chosen.count("c19") / 2000 - (0.7 + 0.3 / 20)) < 0.03
+    assert set(chosen) == set(others)
+
+
+# -- FedAMP and pFedGraph ---------------------------------------------------------------------------------------------
+
+
+def test_attention_of_many_equal_models_stays_a_mean() -> None:
+    found = attention(np.zeros((9, 9)), 1.0, 0.5)
+    assert found.min() >= 0
+    np.testing.assert_allclose(found.sum(1), 1)
+
+
+def test_rows_of_pfedgraph_minimise_equation_5() -> None:
+    rng = np.random.default_rng(1)
+    similar, sizes, alpha = np.clip(rng.normal(size=(5, 5)), -1, 1), [3, 1, 4, 1, 5], 0.8
+    rows = collaboration(similar, sizes, alpha)
+    p = np.array(sizes) / sum(sizes)
+    for i in range(5):
+
+        def objective(w: Any, s: Any = similar[i]) -> float:
+            return float(alpha * ((w - p) ** 2).sum() - w @ s)
+
+        sums_to_one: Any = {"type": "eq", "fun": lambda w: w.sum() - 1}
+        result = minimize(
+            objective, p, method="SLSQP", bounds=[(0, 1)] * 5, constraints=sums_to_one, options={"ftol": 1e-14}
+        )
+        np.testing.assert_allclose(rows[i], result.x, atol=1e-6)
+
+
+def test_pfedgraph_records_the_rows_by_which_it_mixes() -> None:
+    watched = Watched(small_setup(PFedGraph(alpha=0.3))).rounds(1)
+    replies, graph = watched.replies("train"), present(watched.server.graph)
+    moved = [
+        np.concatenate(
+            [(replies[id].params[name] - watched.initial[name]).flatten().numpy() for name in watched.initial]
+        )
+        for id in sorted(replies)
+    ]
+    unit = np.stack(moved) / np.linalg.norm(moved, axis=1, keepdims=True)
+    rows = collaboration(unit @ unit.T, [replies[id]["n"] for id in sorted(replies)], 0.3)
+    np.testing.assert_allclose(np.asarray(graph.mixing), rows, atol=1e-5)
+    np.testing.assert_allclose(np.asarray(graph.weights), rows * (1 - np.eye(6)), atol=1e-5)

@@ -4,62 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from fedkin.engines import LocalEngine
 from fedkin.engines.site import Running
 from fedkin.federation import Client, Federation, Samples
 from fedkin.flow import Infer, Message
-from fedkin.keys import key
-from fedkin.learning import CrossEntropy, Net
+from fedkin.learning import Net
 from fedkin.learning.net import BodyHead, redrawn
-from fedkin.learning.sgd import fit, load
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.ifca import Ifca
-from fedkin.views import ServerView
-from methods.plain_loops import BODY, HEAD
-from support import after, small_federation, small_setup
+from methods.plain_loops import BODY, HEAD, cross_entropy
+from support import after, finish, small_federation
 
 
 def loss_of(engine: LocalEngine, params: Any, id: str) -> float:
     """Written out: mean cross-entropy on the client's training samples."""
-    module = engine.setup.net.scratch().eval()
-    load(module, params)
-    client = engine.setup.federation[id]
-    with torch.no_grad():
-        return float(F.cross_entropy(module(client.train.x).double(), client.train.y))
-
-
-def test_a_round_by_hand() -> None:
-    method = Ifca(clusters=3)
-    setup = small_setup(method, small_federation(7))
-    engine = LocalEngine(setup)
-    models = dict(engine.server.state["models"])
-    engine.round(1)
-    trained: dict[str, dict[str, Any]] = {}
-    for id, client in setup.federation.items():
-        losses = {k: loss_of(engine, params, id) for k, params in models.items()}
-        best = min(losses, key=lambda k: losses[k])
-        # The fourth request of the phase: three models are tried first.
-        rng = np.random.default_rng(key(setup.seed, id, 1, "train.fit3"))
-        fitted = fit(
-            setup.net, setup.net.scratch(), models[best], CrossEntropy(), client.train, setup.training, {}, {}, rng
-        )
-        trained.setdefault(best, {})[id] = fitted.params
-    assert engine.server.state["cluster"] == {id: k for k, members in trained.items() for id in members}
-    assert len(trained) > 1
-    for k, params in models.items():
-        if k not in trained:
-            assert engine.server.state["models"][k] is params
-            continue
-        n = {id: setup.federation[id].size for id in trained[k]}
-        for name, tensor in engine.server.state["models"][k].items():
-            want = sum(n[id] * trained[k][id][name].double() for id in n) / sum(n.values())
-            torch.testing.assert_close(tensor.double(), want, rtol=1e-6, atol=1e-6)
+    train: Any = engine.setup.federation[id].train
+    return float(cross_entropy(params, train.x, train.y))
 
 
 @pytest.mark.parametrize("clusters", [2, 5])
@@ -84,30 +48,6 @@ def test_a_shared_body_travels_once_and_is_one() -> None:
     for name in BODY:
         assert all(torch.equal(models["0"][name], models[k][name]) for k in models)
     assert not torch.equal(models["0"]["head.weight"], models["1"]["head.weight"])
-
-
-def test_a_shared_body_is_the_mean_over_everyone() -> None:
-    method = Ifca(clusters=2, share="body", weights="equal")
-    engine, _ = after(method, 0)
-    server: ServerView[Any] = engine.server
-    flow = method.round(server, ["a", "b", "c"])
-    next(flow)
-    rng = np.random.default_rng(0)
-    sent = {
-        id: {
-            name: torch.from_numpy(rng.normal(size=tuple(t.shape)).astype(np.float32))
-            for name, t in engine.setup.net.initial.items()
-        }
-        for id in "abc"
-    }
-    with pytest.raises(StopIteration):
-        flow.send({id: Message(params=params, cluster=int(id == "c"), n=4) for id, params in sent.items()})
-    models = engine.server.state["models"]
-    for name in BODY:
-        torch.testing.assert_close(models["1"][name], torch.stack([p[name] for p in sent.values()]).mean(0))
-    for name in HEAD:
-        assert torch.equal(models["1"][name], sent["c"][name])
-        torch.testing.assert_close(models["0"][name], (sent["a"][name] + sent["b"][name]) / 2)
 
 
 def test_models_start_apart_but_for_the_first() -> None:
@@ -157,16 +97,6 @@ def test_redrawing_is_keyed_leaves_buffers_and_frozen_parts_and_knows_modules_wi
     assert torch.equal(net.frozen["body.0.weight"], kept)
 
 
-def test_a_client_that_was_never_sampled_takes_the_model_that_fits_it_best() -> None:
-    engine, outcome = after(Ifca(clusters=3), 3, small_federation(12), clients_per_round=2, local_steps=10)
-    models, cluster = engine.server.state["models"], engine.server.state["cluster"]
-    assert 0 < len(outcome.graph.ids) < 12
-    for id in engine.setup.federation:
-        losses = {k: loss_of(engine, params, id) for k, params in models.items()}
-        best = min(losses, key=lambda k: losses[k])
-        assert engine.model(id) is models[cluster.get(id, best)]
-
-
 @pytest.mark.parametrize("choose", ["last", "anew"])
 def test_a_choice_is_work_for_the_runner(choose: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What `use` wants run it yields: without a runner no net is run."""
@@ -176,24 +106,22 @@ def test_a_choice_is_work_for_the_runner(choose: Any, monkeypatch: pytest.Monkey
     for id in engine.setup.federation:
         used = engine.site.model_or_flow(id, engine.offer(id))
         assert isinstance(used, Running)
-        flow = used.flow
         if choose == "last" and id in cluster:
-            with pytest.raises(StopIteration) as ended:
-                next(flow)
-            assert ended.value.value is engine.server.state["models"][cluster[id]]
+            assert finish(used.flow, None) is engine.server.state["models"][cluster[id]]
         else:
-            assert isinstance(next(flow), Infer)
+            assert isinstance(next(used.flow), Infer)
 
 
-@pytest.mark.parametrize("clients_per_round", ["all", 2])
-def test_choosing_anew_is_the_least_loss_now(clients_per_round: Any) -> None:
+@pytest.mark.parametrize(("choose", "clients_per_round"), [("last", 2), ("anew", 2), ("anew", "all")])
+def test_a_client_uses_its_last_choice_or_the_model_that_fits_it_best(choose: Any, clients_per_round: Any) -> None:
     engine, outcome = after(
-        Ifca(clusters=3, choose="anew"), 2, small_federation(9), clients_per_round=clients_per_round, local_steps=10
+        Ifca(clusters=3, choose=choose), 2, small_federation(9), clients_per_round=clients_per_round, local_steps=10
     )
-    models = engine.server.state["models"]
+    models, cluster = engine.server.state["models"], engine.server.state["cluster"]
     for id in engine.setup.federation:
         losses = {k: loss_of(engine, params, id) for k, params in models.items()}
-        assert engine.model(id) is models[min(losses, key=lambda k: losses[k])]
+        best = min(losses, key=lambda k: losses[k])
+        assert engine.model(id) is models[cluster.get(id, best) if choose == "last" else best]
     # To look costs nothing that is counted.
     assert {m.phase for m in outcome.traffic} == {"train"}
 

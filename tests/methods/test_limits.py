@@ -16,43 +16,11 @@ from fedkin.errors import FedkinError
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.graph import ari
 from fedkin.learning import Net
-from fedkin.methods.apfl import APFL
-from fedkin.methods.cfl import Cfl
-from fedkin.methods.cobo import CoBo
-from fedkin.methods.dfedavgm import DFedAvgM
-from fedkin.methods.ditto import Ditto
-from fedkin.methods.drfa import Drfa
-from fedkin.methods.fedala import FedALA
-from fedkin.methods.fedamp import FedAMP
-from fedkin.methods.fedavg import FedAvg
-from fedkin.methods.fedavg_ft import FedAvgFT
-from fedkin.methods.fedbn import FedBN
-from fedkin.methods.feddrift import FedDrift
-from fedkin.methods.feddyn import FedDyn
-from fedkin.methods.fednova import FedNova
-from fedkin.methods.fedper import FedPer
-from fedkin.methods.fedproto import FedProto
-from fedkin.methods.fedprox import FedProx
-from fedkin.methods.fedsem import FedSem
-from fedkin.methods.fedsim import FedSim
-from fedkin.methods.fedu import FedU
-from fedkin.methods.flt_same import FltSame
-from fedkin.methods.given import Given
-from fedkin.methods.ifca import Ifca
-from fedkin.methods.kin import Kin
-from fedkin.methods.lg_fedavg import LGFedAvg
-from fedkin.methods.local import Local
-from fedkin.methods.pacfl import Pacfl
-from fedkin.methods.pca_km_hc import PcaKmHc
-from fedkin.methods.perfedavg import PerFedAvg
-from fedkin.methods.pfedsim import PFedSim
-from fedkin.methods.scaffold import Scaffold
-from fedkin.methods.sfmtl_graph import SfmtlGraph
 from methods.flt_world import grouped, raw
 from methods.plain_loops import assert_params
-from support import after, play, present, same, small_federation, small_setup
+from support import after, named, play, present, same, small_federation, small_setup
 
-CLUSTERED = [Cfl(eps1=0.0), Ifca(clusters=1), FedSem(clusters=1)]
+CLUSTERED = [named("cfl", eps1=0.0), named("ifca", clusters=1), named("fedsem", clusters=1)]
 ALL = tuple(small_federation())
 
 
@@ -74,23 +42,23 @@ def assert_close_models(one: Any, other: Any) -> None:
 def test_one_cluster_is_fedavg(method: Any, weights: str) -> None:
     options: dict[str, Any] = {"clients_per_round": 3, "momentum": 0.5}
     one, outcome = after(method.model_copy(update={"weights": weights}), 4, **options)
-    assert same(one.models(), after(FedAvg.model_validate({"weights": weights}), 4, **options)[0].models())
+    assert same(one.models(), after(named("fedavg", weights=weights), 4, **options)[0].models())
     assert outcome.graph is None or set(outcome.graph.groups.values()) == {0}
 
 
 @pytest.mark.parametrize(
     ("method", "limit"),
     [
-        (FedProx(mu=0.0), FedAvg()),
-        (PcaKmHc(clusters=1), FedAvg()),
-        (Drfa(gamma=0.0, snapshot=False), FedAvg(weights="equal")),
-        (PFedSim(warmup=3), FedAvg()),
-        (Given(groups={"all": ALL}), FedAvg()),
-        (Given(), Local()),
-        (FedDrift(every=2), FedAvg()),
-        (CoBo(rho=0), Local()),
-        (FedU(lam=0.0), Local()),
-        (FedU(lam=0.5, graph={"control": "self"}), Local()),
+        (named("fedprox", mu=0.0), named("fedavg")),
+        (named("pca-km-hc", clusters=1), named("fedavg")),
+        (named("drfa", gamma=0.0, snapshot=False), named("fedavg", weights="equal")),
+        (named("pfedsim", warmup=3), named("fedavg")),
+        (named("given", groups={"all": ALL}), named("fedavg")),
+        (named("given"), named("local")),
+        (named("feddrift", every=2), named("fedavg")),
+        (named("cobo", rho=0), named("local")),
+        (named("fedu", lam=0.0), named("local")),
+        (named("fedu", lam=0.5, graph={"control": "self"}), named("local")),
     ],
     ids=["fedprox", "pca-km-hc", "drfa", "pfedsim", "given", "given-alone", "feddrift", "cobo", "fedu", "fedu-self"],
 )
@@ -102,18 +70,18 @@ def test_it_is_a_simpler_method(method: Any, limit: Any) -> None:
     "method",
     [
         raw(k=2),
-        FltSame(),
-        PcaKmHc(clusters=3, centres=2),
-        Pacfl(vectors=1, threshold=15.0),
-        Kin(degrees="groups"),
-        Given(groups=members_of(grouped())),
+        named("flt-same"),
+        named("pca-km-hc", clusters=3, centres=2),
+        named("pacfl", vectors=1, threshold=15.0),
+        named("kin", degrees="groups"),
+        named("given", groups=members_of(grouped())),
     ],
     ids=lambda method: method.name,
 )
 def test_each_group_is_fedavg_among_its_members(method: Any) -> None:
     engine, _ = after(method, 3, grouped())
     for ids in members_of(grouped()).values():
-        alone, _ = after(FedAvg(), 3, grouped().reorder(ids))
+        alone, _ = after(named("fedavg"), 3, grouped().reorder(ids))
         assert same({id: engine.model(id) for id in ids}, alone.models())
 
 
@@ -121,20 +89,20 @@ def test_each_group_is_fedavg_among_its_members(method: Any) -> None:
 @pytest.mark.parametrize(
     ("method", "limit"),
     [
-        (FedAvgFT(passes=0), FedAvg()),
-        (Ditto(lam=0), Local()),
-        (APFL(alpha=0, adaptive=False), FedAvg()),
-        (APFL(alpha=1, adaptive=False), Local()),
-        (PerFedAvg(alpha=0), FedAvg()),
-        (LGFedAvg(warmup=0), FedSim()),
-        (LGFedAvg(warmup=99), FedAvg()),
-        (FedBN(), FedAvg()),
-        (FedNova(), FedAvg()),
-        (FedAMP(lam=0), Local()),
-        (FedProto(lam=0.0, predict="head"), Local()),
-        (SfmtlGraph(lam=0.0), Local()),
-        (DFedAvgM(momentum=0.0), FedAvg(weights="equal")),
-        (FedU(lam=1.0, tau=1 / 6), FedAvg(weights="equal")),
+        (named("fedavg-ft", passes=0), named("fedavg")),
+        (named("ditto", lam=0), named("local")),
+        (named("apfl", alpha=0, adaptive=False), named("fedavg")),
+        (named("apfl", alpha=1, adaptive=False), named("local")),
+        (named("per-fedavg", alpha=0), named("fedavg")),
+        (named("lg-fedavg", warmup=0), named("fedsim")),
+        (named("lg-fedavg", warmup=99), named("fedavg")),
+        (named("fedbn"), named("fedavg")),
+        (named("fednova"), named("fedavg")),
+        (named("fedamp", lam=0), named("local")),
+        (named("fedproto", lam=0.0, predict="head"), named("local")),
+        (named("sfmtl-graph", lam=0.0), named("local")),
+        (named("dfedavgm", momentum=0.0), named("fedavg", weights="equal")),
+        (named("fedu", lam=1.0, tau=1 / 6), named("fedavg", weights="equal")),
     ],
     ids=lambda method: method.name,
 )
@@ -145,20 +113,20 @@ def test_with_whole_batches_it_is_a_simpler_method(method: Any, limit: Any) -> N
 
 def test_fedper_of_one_client_is_local() -> None:
     alone = small_federation().reorder(ALL[:1])
-    assert same(*(after(method, 3, alone)[0].models() for method in (FedPer(), Local())))
+    assert same(*(after(method, 3, alone)[0].models() for method in (named("fedper"), named("local"))))
 
 
 def test_scaffold_is_fedavg_where_all_have_the_same_samples() -> None:
     first = small_federation()[ALL[0]]
     equal = Federation([replace(first, id=id) for id in ALL], small_federation().task)
     options: dict[str, Any] = {"batch_size": "all", "local_steps": 3, "dtype": torch.float64}
-    assert_close_models(*(after(method, 3, equal, **options)[0] for method in (Scaffold(), FedAvg())))
+    assert_close_models(*(after(method, 3, equal, **options)[0] for method in (named("scaffold"), named("fedavg"))))
 
 
 def test_dittos_models_tend_to_the_shared_one_as_lam_grows() -> None:
     distances = []
     for lam in (0.0, 10.0, 100.0, 1000.0):
-        engine, _ = after(Ditto(lam=lam), 2, lr=1e-3, local_steps=20, batch_size="all", dtype=torch.float64)
+        engine, _ = after(named("ditto", lam=lam), 2, lr=1e-3, local_steps=20, batch_size="all", dtype=torch.float64)
         shared, own = dict(engine.server.state["params"]), engine.model(ALL[0])
         distances.append(sum(float((own[name] - shared[name]).norm()) for name in own))
     assert distances == sorted(distances, reverse=True)
@@ -167,7 +135,7 @@ def test_dittos_models_tend_to_the_shared_one_as_lam_grows() -> None:
 
 def test_scaffold_refuses_momentum_by_name() -> None:
     with pytest.raises(FedkinError, match=r"training\.momentum"):
-        after(Scaffold(), 1, momentum=0.9)
+        after(named("scaffold"), 1, momentum=0.9)
 
 
 @pytest.mark.slow
@@ -182,7 +150,7 @@ def test_feddyn_minimises_the_mean_of_the_losses_and_fedavg_does_not() -> None:
         clients.append(Client(f"c{k}", samples, samples))
     federation, away = Federation(clients, Task.regression(1, (3,))), {}
     net = Net(nn.Flatten(), nn.Linear(3, 1, bias=False), torch.float64)
-    for method in (FedDyn(alpha=1.0), FedAvg(weights="equal")):
+    for method in (named("feddyn", alpha=1.0), named("fedavg", weights="equal")):
         engine = LocalEngine(
             replace(small_setup(method, federation, lr=0.05, batch_size="all", local_steps=10), net=net)
         )
@@ -193,7 +161,7 @@ def test_feddyn_minimises_the_mean_of_the_losses_and_fedavg_does_not() -> None:
 
 
 def test_fedala_without_a_rate_has_fedavgs_common_model() -> None:
-    one, other = (after(method, 3)[0] for method in (FedALA(eta=0), FedAvg()))
+    one, other = (after(method, 3)[0] for method in (named("fedala", eta=0), named("fedavg")))
     assert_params(dict(one.server.state["params"]), dict(other.server.state["params"]), 1e-6)
 
 
@@ -202,12 +170,12 @@ def test_fedala_without_a_rate_has_fedavgs_common_model() -> None:
 @pytest.mark.parametrize(
     ("method", "rounds", "clients_per_round"),
     [
-        (Cfl(), 20, "all"),
+        (named("cfl"), 20, "all"),
         # Of half the clients a round, the last are placed some rounds after the split.
-        (Cfl(), 30, 0.5),
-        (Ifca(), 12, "all"),
-        (Ifca(share="body"), 12, "all"),
-        (FedSem(), 8, "all"),
+        (named("cfl"), 30, 0.5),
+        (named("ifca"), 12, "all"),
+        (named("ifca", share="body"), 12, "all"),
+        (named("fedsem"), 8, "all"),
     ],
 )
 def test_planted_groups_with_conflicting_labels_are_found(
@@ -228,4 +196,4 @@ def right_of(engine: LocalEngine) -> int:
 @cache
 def right_of_one_model(seed: int) -> int:
     """What FedAvg predicts for the clients of this seed."""
-    return right_of(after(FedAvg(), 12, small_federation(12, seed), local_steps=10)[0])
+    return right_of(after(named("fedavg"), 12, small_federation(12, seed), local_steps=10)[0])

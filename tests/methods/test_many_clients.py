@@ -11,8 +11,9 @@ import torch
 from fedkin import graph as g
 from fedkin.errors import ConfigError
 from fedkin.methods.fedu import FedU
+from fedkin.methods.flt_same import FltSame
 from fedkin.methods.tfl import Tfl, Topology, learned
-from methods.flt_world import grouped, member
+from methods.flt_world import grouped, member, raw
 from support import after
 
 
@@ -34,6 +35,8 @@ def vectors(n: int, seed: int = 0) -> tuple[list[Any], Any]:
     [
         (FedU(neighbours="all"), "method.neighbours: 'all' compares all pairs of 12 clients.*take 'answered'"),
         (Tfl(), "method.graph compares all pairs of 12 clients.*set method.graph.clusters"),
+        (FltSame(average="neighbours"), "method.average: 'neighbours' compares all pairs of 12 clients"),
+        (raw(graph={"control": "random"}), "method.graph.control: 'random' compares all pairs of 12 clients"),
     ],
 )
 def test_all_pairs_of_too_many_are_refused_before_the_run_with_the_clients_that_come_later(

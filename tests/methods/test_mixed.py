@@ -14,23 +14,24 @@ from scipy.optimize import minimize
 import fedkin
 from fedkin.engines import LocalEngine, RecordingObserver
 from fedkin.errors import ConfigError
-from fedkin.federation import Client, Federation, Samples, Task
+from fedkin.federation import Client, Federation, Task
 from fedkin.learning.models import Linear
 from fedkin.learning.net import Net
 from fedkin.methods.mixed import Mixed, Site, blups, reml
-from support import play, small_federation, small_setup
+from support import play, samples_of, small_federation, small_setup
 
 Array = Any
 
 
 def world(sizes: tuple[int, ...] = (5, 30, 12, 60, 9, 22, 2, 40), seed: int = 0) -> list[tuple[Array, Array]]:
-    """Unbalanced clients of one mixed model with random intercept and slopes: (X with ones [n, 4], y [n])."""
+    """Unbalanced clients of one mixed model with random intercept and slopes: float32 (X with ones [n, 4], y [n])."""
     rng = np.random.default_rng(seed)
     rows = []
     for n in sizes:
         x = np.c_[rng.normal(size=(n, 3)), np.ones(n)]
         own = rng.normal(size=4) * np.array([0.6, 0.6, 0.6, 1.5])
-        rows.append((x, x @ (np.array([1.0, -2.0, 0.5, 3.0]) + own) + rng.normal(size=n)))
+        y = x @ (np.array([1.0, -2.0, 0.5, 3.0]) + own) + rng.normal(size=n)
+        rows.append((x.astype(np.float32).astype(float), y.astype(np.float32).astype(float)))
     return rows
 
 
@@ -110,15 +111,11 @@ def test_clients_without_differences_get_least_squares() -> None:
     rows = []
     for n in (20, 35, 50, 28):
         x = np.c_[rng.normal(size=(n, 3)), np.ones(n)]
-        rows.append((x, x @ np.ones(4) + rng.normal(size=n) * 0.1))
+        noise = rng.normal(size=n) * 0.1
+        # Residuals are the same in each client on average: no variance between them is left.
+        rows.append((x, x @ np.ones(4) + noise - noise.mean()))
     x, y = np.concatenate([x for x, _ in rows]), np.concatenate([y for _, y in rows])
-    # Residuals are the same in each client on average: no variance between them is left.
-    y = y - np.concatenate([np.full(len(part), (target - part @ np.ones(4)).mean()) for part, target in rows])
-    start, balanced = 0, []
-    for part, _ in rows:
-        balanced.append((part, y[start : start + len(part)]))
-        start += len(part)
-    fit = reml(sites(balanced), "none")
+    fit = reml(sites(rows), "none")
     assert fit.ratios[-1] < 1e-6
     np.testing.assert_allclose(fit.beta, np.linalg.lstsq(x, y, rcond=None)[0], atol=1e-6)
 
@@ -135,19 +132,18 @@ def test_a_column_that_adds_nothing_changes_no_prediction(factor: float) -> None
 def regression(rows: list[tuple[Array, Array]]) -> Federation:
     clients = []
     for k, (x, y) in enumerate(rows):
-        samples = Samples(torch.from_numpy(x[:, :3].astype(np.float32)), torch.from_numpy(y[:, None]).float())
+        samples = samples_of(x[:, :3], y[:, None].astype(np.float32))
         clients.append(Client(f"site-{k}", samples, samples))
     return Federation(clients, Task.regression(1, (3,)))
 
 
-def engine(federation: Federation, **kinds: Any) -> LocalEngine:
-    setup = small_setup(Mixed(**kinds), federation)
+def engine(federation: Federation, observers: Any = (), **kinds: Any) -> LocalEngine:
     net = Net.build(lambda: Linear().build(federation.task), 0, torch.float64)
-    return LocalEngine(setup.__class__(**{**vars(setup), "net": net}), observers=[])
+    return LocalEngine(replace(small_setup(Mixed(**kinds), federation), net=net), observers=observers)
 
 
 def test_models_of_clients_are_fixed_effects_and_blups() -> None:
-    rows = [(x.astype(np.float32).astype(float), y.astype(np.float32).astype(float)) for x, y in world()]
+    rows = world()
     run = engine(regression(rows))
     run.round(1)
     fit = reml(sites(rows))
@@ -159,14 +155,10 @@ def test_models_of_clients_are_fixed_effects_and_blups() -> None:
 
 
 def test_each_client_sends_one_message_of_sums_and_no_rows() -> None:
-    federation = regression(world())
-    setup = small_setup(Mixed(), federation)
-    net = Net.build(lambda: Linear().build(federation.task), 0)
     witness = RecordingObserver()
-    run = LocalEngine(setup.__class__(**{**vars(setup), "net": net}), observers=[witness])
-    play(run, 1, 2, 3)
+    play(engine(regression(world()), [witness]), 1, 2, 3)
     replies = [each.message for each in witness.envelopes if each.receiver == "server"]
-    assert len(replies) == len(federation)
+    assert len(replies) == len(world())
     assert {name: tuple(value.shape) for name, value in replies[0].items() if name != "n"} == {
         "xx": (4, 4), "xy": (4, 1), "yy": (1,),
     }  # fmt: skip
@@ -179,7 +171,7 @@ def two_classes(seed: int = 0) -> Federation:
         x = rng.normal(size=(n, 3))
         eta = x @ np.array([1.0, -0.5, 0.0]) + rng.normal() * 1.2
         y = (rng.random(n) < 1 / (1 + np.exp(-eta))).astype(int)
-        samples = Samples(torch.from_numpy(x.astype(np.float32)), torch.from_numpy(y))
+        samples = samples_of(x, y)
         clients.append(Client(f"site-{k}", samples, samples))
     return Federation(clients, Task(2, (3,)))
 
@@ -216,7 +208,7 @@ def test_two_classes_reach_the_fixed_point_of_penalised_quasi_likelihood() -> No
 
 
 def test_an_unseen_client_is_predicted_by_the_others_fit_and_its_own_rows() -> None:
-    rows = [(x.astype(np.float32).astype(float), y.astype(np.float32).astype(float)) for x, y in world()]
+    rows = world()
     federation = regression(rows)
     last = sorted(federation)[-1]
     unseen = Federation([replace(federation[id], seen=id != last) for id in federation], federation.task)

@@ -8,26 +8,19 @@ import pytest
 
 from fedkin.engines import LocalEngine
 from fedkin.federation import Federation
-from fedkin.methods.cfl import Cfl
-from fedkin.methods.fedsem import FedSem
-from fedkin.methods.flt_same import FltSame
-from fedkin.methods.ifca import Ifca
-from fedkin.methods.kin import Kin
-from fedkin.methods.pacfl import Pacfl
-from fedkin.methods.pca_km_hc import PcaKmHc
 from methods.flt_world import grouped, raw
-from support import newcomers, play, same, small_federation, small_setup
+from support import named, newcomers, play, same, small_federation, small_setup
 
 # Groups by models need labels that conflict, those by signatures inputs that differ.
 METHODS: list[tuple[Any, str, int]] = [
-    (Ifca(), "cluster", 5),
-    (FedSem(), "cluster", 6),
-    (Cfl(), "node", 15),
-    (PcaKmHc(clusters=3, centres=2), "group", 2),
+    (named("ifca"), "cluster", 5),
+    (named("fedsem"), "cluster", 6),
+    (named("cfl"), "node", 15),
+    (named("pca-km-hc", clusters=3, centres=2), "group", 2),
     (raw(k=2), "group", 2),
-    (FltSame(), "group", 2),
-    (Kin(degrees="groups"), "group", 2),
-    (Pacfl(vectors=1, threshold=15.0), "cluster", 2),
+    (named("flt-same"), "group", 2),
+    (named("kin", degrees="groups"), "group", 2),
+    (named("pacfl", vectors=1, threshold=15.0), "cluster", 2),
 ]
 
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from scipy.linalg import subspace_angles
 
-from fedkin.federation import Client, Federation, Samples, Task
+from fedkin.federation import Client, Federation, Task
 from fedkin.methods.pacfl import Pacfl, angles, directions
-from support import after
+from support import after, samples_of
 
 
 @pytest.mark.parametrize("measure", ["smallest", "sum"])
@@ -22,14 +22,6 @@ def test_angles_are_those_of_scipy(measure: str) -> None:
             principal = np.degrees(subspace_angles(bases[i], bases[j]))
             expected = principal.min() if measure == "smallest" else principal.sum()
             assert found[i, j] == pytest.approx(expected, abs=1e-4)
-
-
-@pytest.mark.parametrize("turn", [5.0, 25.0, 80.0])
-def test_a_turned_subspace_has_the_angle_of_the_turn(turn: float) -> None:
-    turned = [np.cos(np.radians(turn)), np.sin(np.radians(turn)), 0.0]
-    bases = [torch.tensor([[value] for value in basis], dtype=torch.float64) for basis in ([1.0, 0.0, 0.0], turned)]
-    for measure in ("smallest", "sum"):
-        np.testing.assert_allclose(angles(bases, bases, measure), [[0, turn], [turn, 0]], atol=1e-4)
 
 
 def test_directions_span_the_leading_left_singular_vectors_of_each_class() -> None:
@@ -49,13 +41,9 @@ def by_subspace() -> Federation:
     clients = []
     for number in range(8):
         plane = planes[number % 2]
-        x = (draw.normal(size=(60, 2)) * 3) @ plane.T + 0.01 * draw.normal(size=(60, 10))
-        y = torch.from_numpy((x @ plane[:, 0] > 0).astype(np.int64))
-        parts = (
-            Samples(torch.from_numpy(x[rows].astype(np.float32)), y[rows]) for rows in (slice(40), slice(40, None))
-        )
-        train, test = parts
-        clients.append(Client(f"c{number}", train, test, f"g{number % 2}"))
+        x = (draw.normal(size=(40, 2)) * 3) @ plane.T + 0.01 * draw.normal(size=(40, 10))
+        samples = samples_of(x, (x @ plane[:, 0] > 0).astype(np.int64))
+        clients.append(Client(f"c{number}", samples, samples, f"g{number % 2}"))
     return Federation(clients, Task(2, (10,)))
 
 

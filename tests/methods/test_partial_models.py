@@ -1,40 +1,33 @@
-"""Methods that share a part of the model: what travels, what FedBN keeps, and clients with unlike bodies."""
+"""Methods that share a part of the model: what travels, what FedBN keeps, unlike bodies, and FedClassAvg's loss."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 from fedkin.engines import LocalEngine, RecordingObserver
-from fedkin.learning.models import Mlp
+from fedkin.federation import Task
+from fedkin.learning import Batch, BodyHead
+from fedkin.learning.augment import Augment
+from fedkin.learning.models import Mlp, SmallPlain
 from fedkin.learning.net import Net
 from fedkin.methods.fedbn import FedBN
-from fedkin.methods.fedclassavg import FedClassAvg
-from fedkin.methods.fedper import FedPer
-from fedkin.methods.fedproto import FedProto
-from fedkin.methods.fedrep import FedRep
-from fedkin.methods.fedsim import FedSim
+from fedkin.methods.fedclassavg import ContrastedViews, FedClassAvg
 from methods.plain_loops import BODY, HEAD, floats
-from support import play, small_federation, small_setup
+from support import after, named, play, small_federation, small_setup
 
 
 @pytest.mark.parametrize(
-    ("method", "names"),
-    [
-        (FedPer(), BODY),
-        (FedRep(), BODY),
-        (FedBN(), (*BODY, *HEAD)),
-        (FedSim(), HEAD),
-        (FedClassAvg(), HEAD),
-    ],
-    ids=lambda value: getattr(value, "name", ""),
+    ("name", "names"),
+    [("fedper", BODY), ("fedrep", BODY), ("fedbn", (*BODY, *HEAD)), ("fedsim", HEAD), ("fedclassavg", HEAD)],
 )
-def test_only_what_is_shared_travels(method: Any, names: tuple[str, ...]) -> None:
-    setup, witness = small_setup(method), RecordingObserver()
+def test_only_what_is_shared_travels(name: str, names: tuple[str, ...]) -> None:
+    setup, witness = small_setup(named(name)), RecordingObserver()
     outcome = LocalEngine(setup, observers=[witness]).round(1)
     assert witness.envelopes
     assert all(set(envelope.message.params) == set(names) for envelope in witness.envelopes)
@@ -42,9 +35,9 @@ def test_only_what_is_shared_travels(method: Any, names: tuple[str, ...]) -> Non
     assert floats(outcome.traffic) == 2 * 6 * sum(setup.net.initial[name].numel() for name in names)
 
 
-@pytest.mark.parametrize("method", [FedSim(), FedClassAvg(), FedProto()], ids=lambda method: method.name)
-def test_clients_with_unlike_bodies_train_together(method: Any) -> None:
-    setup = small_setup(method)
+@pytest.mark.parametrize("name", ["fedsim", "fedclassavg", "fedproto"])
+def test_clients_with_unlike_bodies_train_together(name: str) -> None:
+    setup = small_setup(named(name))
     deep = Net.build(lambda: Mlp(hidden=(9, 7)).build(setup.federation.task), 3)
     deep = Net(deep.module.body, setup.net.module.head)
     nets = {id: deep if place % 2 else setup.net for place, id in enumerate(sorted(setup.federation))}
@@ -52,7 +45,7 @@ def test_clients_with_unlike_bodies_train_together(method: Any) -> None:
     play(engine, 1, 2)
     for id, net in nets.items():
         assert engine.model(id).keys() == net.initial.keys()
-        if type(method) is FedSim:
+        if name == "fedsim":
             assert torch.equal(engine.model(id)["head.weight"], engine.server.state["params"]["head.weight"])
     assert all(score.n for score in engine.evaluate().values())
 
@@ -64,12 +57,43 @@ def test_fedbn_keeps_normalisation_layers_by_class_whatever_their_name() -> None
     assert set(shared) == {f"{layer}.{name}" for layer in ("body.1", "body.6", "head") for name in ("weight", "bias")}
 
 
-def test_fedbn_shares_the_rest_of_a_net_with_normalisation() -> None:
-    net = Net.build(
-        lambda: (nn.Sequential(nn.Flatten(), nn.Linear(5, 7), nn.BatchNorm1d(7), nn.ReLU()), nn.Linear(7, 4)), 0
-    )
-    engine = LocalEngine(replace(small_setup(FedBN()), net=net))
-    play(engine, 1, 2)
-    one, other = (engine.model(id) for id in sorted(small_federation())[:2])
-    for name in net.initial:
-        assert torch.equal(one[name], other[name]) == (not name.startswith("body.2.") or "num_batches" in name), name
+# -- FedClassAvg ------------------------------------------------------------------------------------------------------
+
+
+def test_two_views_differ_and_are_drawn_from_the_clients_key() -> None:
+    """An image client trains on crops: another augmentation gives another model, the same key the same."""
+    task, draw = Task(4, (1, 12, 12)), torch.Generator().manual_seed(0)
+    net = Net.build(lambda: SmallPlain(width=7).build(task), 2)
+    model = net.scratch()
+    batch = Batch(torch.rand(6, 1, 12, 12, generator=draw), torch.tensor([0, 1, 2, 3, 0, 1]), torch.ones(6))
+    extras = {"head": {name: net.initial[name] for name in HEAD}}
+
+    def value(augment: Augment, seed: int) -> float:
+        torch.manual_seed(seed)
+        return float(ContrastedViews(0.1, 0.1, augment)(model, batch, extras, {}).detach())
+
+    assert value(Augment(), 1) == value(Augment(), 1)
+    assert value(Augment(), 1) != value(Augment(), 2)
+    assert value(Augment(on=False), 1) == value(Augment(on=False), 2)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 5))
+def test_padding_changes_nothing(seed: int, padding: int) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    model = BodyHead(torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.ReLU()), torch.nn.Linear(5, 4)).double()
+    x = torch.randn(6 + padding, 3, generator=draw, dtype=torch.float64)
+    y = torch.randint(4, (6 + padding,), generator=draw)
+    mask = torch.cat([torch.ones(6), torch.zeros(padding)]).double()
+    loss = ContrastedViews(0.3, 0.1, Augment(on=False))
+    extras = {"head": {name: model.params[name].detach() + 1 for name in HEAD}}
+    padded = loss(model, Batch(x, y, mask), extras, {})
+    whole = loss(model, Batch(x[:6], y[:6], mask[:6]), extras, {})
+    torch.testing.assert_close(padded, whole)
+
+
+def test_clients_predict_with_the_heads_they_trained_or_the_shared_one() -> None:
+    own, shared = (after(FedClassAvg(predict=predict), 1)[0] for predict in ("own", "shared"))
+    ids = sorted(small_federation())
+    assert not torch.equal(own.model(ids[0])["head.weight"], own.model(ids[1])["head.weight"])
+    assert torch.equal(shared.model(ids[0])["head.weight"], shared.model(ids[1])["head.weight"])
+    assert torch.equal(own.model(ids[0])["body.1.weight"], shared.model(ids[0])["body.1.weight"])

@@ -18,11 +18,11 @@ from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
 
 from fedkin.engines import LocalEngine
-from fedkin.federation import Client, Federation, Samples, Task
+from fedkin.federation import Client, Federation, Task
 from fedkin.graph import ari
 from fedkin.methods.blocks.vectors import centres_of
 from fedkin.methods.pca_km_hc import PcaKmHc, factor
-from support import after, present, small_federation, small_setup, stored
+from support import after, present, samples_of, small_federation, small_setup, stored
 
 
 def places(sets: Sequence[tuple[int, ...]], seed: int = 0, each: int = 14, width: int = 12) -> Federation:
@@ -33,8 +33,7 @@ def places(sets: Sequence[tuple[int, ...]], seed: int = 0, each: int = 14, width
     clients = []
     for name, classes in zip(names, sets, strict=True):
         y = np.repeat(classes, each)
-        x = torch.from_numpy((spots[y] + rng.normal(size=(len(y), width))).astype(np.float32))
-        samples = Samples(x, torch.from_numpy(y))
+        samples = samples_of(spots[y] + rng.normal(size=(len(y), width)), y)
         clients.append(Client(str(name), samples, samples, group="+".join(map(str, classes))))
     return Federation(clients, Task(6, (width,)))
 
@@ -129,10 +128,8 @@ def test_a_signature_is_k_centres_in_the_basis() -> None:
 
 def test_clients_whose_signature_was_lost_are_asked_again_and_attached() -> None:
     federation = places(THREE * 2)
-    engine = LocalEngine(
-        small_setup(PcaKmHc(clusters=3, centres=2), federation, dropout=0.4, seed=1, clients_per_round=2)
-    )
-    engine.round(1)
+    method = PcaKmHc(clusters=3, centres=2)
+    engine, _ = after(method, 1, federation, dropout=0.4, seed=1, clients_per_round=2)
     missing = set(federation) - set(engine.server.state["signatures"])
     assert missing
     fixed = dict(engine.server.state["group"])

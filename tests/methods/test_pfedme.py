@@ -15,9 +15,7 @@ from support import Watched, newcomers, same, small_federation, small_setup, sto
 
 
 def test_personal_and_global_are_two_models_of_one_run() -> None:
-    personal, shared = (Watched(small_setup(PFedMe(evaluate=which))) for which in ("personal", "global"))
-    for engine in (personal, shared):
-        engine.round(1)
+    personal, shared = (Watched(small_setup(PFedMe(evaluate=which))).rounds(1) for which in ("personal", "global"))
     assert same(personal.server.state["params"], shared.server.state["params"])
     ids = sorted(personal.federation)
     assert all(shared.model(id) is shared.server.state["params"] for id in ids)
@@ -42,9 +40,8 @@ def test_a_newcomer_starts_from_the_global_model_and_steps_away_from_it() -> Non
             assert new not in engine.round(number).sampled
         before = dict(engine.server.state["params"])
         model = engine.model(new)
-        same = all(torch.equal(model[name], before[name]) for name in before)
-        assert same == (steps == 0)
-        assert all(torch.equal(engine.server.state["params"][name], before[name]) for name in before)
+        assert same(model, before) == (steps == 0)
+        assert same(engine.server.state["params"], before)
         client = federation[new]
         losses.append(float(cross_entropy(dict(model), stored(client.train), client.train.y)))
     assert losses[1] < losses[0]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -16,48 +14,13 @@ from fedkin.methods.pfedsim import PFedSim, head_cosines, mixed_bodies, similari
 from methods.plain_loops import (
     BODY,
     HEAD,
-    assert_params,
     classes_federation,
-    combined,
     cosine,
-    cross_entropy,
     floats,
-    initial,
-    plain_training,
-    sample_shares,
 )
-from support import play, present, small_federation, small_setup
+from support import after, present, small_federation, small_setup
 
 SIZE = 7 * 5 + 7 + 7 * 4 + 4
-
-
-def test_the_personal_phase_is_that_of_a_plain_loop() -> None:
-    setup = small_setup(PFedSim(warmup=1))
-    engine = LocalEngine(setup)
-    ids = sorted(setup.federation)
-    start = initial(setup)
-    engine.round(1)
-    trained = {id: plain_training(setup, id, 1, start, cross_entropy) for id in ids}
-    shared = combined(trained, sample_shares(setup.federation))
-    for id in ids:
-        assert_params(engine.model(id), shared)
-    models = {id: plain_training(setup, id, 2, shared, cross_entropy) for id in ids}
-    engine.round(2)
-    for id in ids:
-        assert_params(engine.model(id), models[id])
-    begun = {}
-    for i in ids:
-        weight = {}
-        for j in ids:
-            rows = [float(cosine(models[i]["head.weight"][c], models[j]["head.weight"][c])) for c in range(4)]
-            s = 0.9999 if i == j else min(max(sum(rows) / 4, 0.0), 0.9999)
-            weight[j] = -math.log(1 - s)
-        whole = sum(weight.values())
-        body = combined(models, {j: weight[j] / whole for j in ids}, BODY)
-        begun[i] = {**models[i], **body}
-    engine.round(3)
-    for id in ids:
-        assert_params(engine.model(id), plain_training(setup, id, 3, begun[id], cross_entropy), 1e-4)
 
 
 @pytest.mark.parametrize(("warmup", "rounds", "warm"), [(0.5, 7, 3), (0.5, 1, 0), (0, 9, 0), (1, 9, 1), (4, 9, 4)])
@@ -77,10 +40,7 @@ def test_opposite_and_unrelated_heads_share_nothing() -> None:
 def test_cosines_by_rows_and_of_whole_heads(seed: int) -> None:
     draw = torch.Generator().manual_seed(seed)
     heads = [
-        {
-            "head.weight": torch.randn(3, 4, generator=draw).double(),
-            "head.bias": torch.randn(3, generator=draw).double(),
-        }
+        {name: torch.randn(shape, generator=draw).double() for name, shape in zip(HEAD, ((3, 4), (3,)), strict=True)}
         for _ in range(3)
     ]
     for i, one in enumerate(heads):
@@ -102,8 +62,7 @@ def test_counters_take_the_largest_value_and_stay_integers() -> None:
 @pytest.mark.slow
 def test_the_graph_tells_clients_with_unlike_classes_apart() -> None:
     federation = classes_federation([(0, 1, 2)] * 3 + [(3, 4, 5)] * 3, [8] * 6)
-    engine = LocalEngine(small_setup(PFedSim(warmup=0), federation, rounds=40))
-    graph = present(play(engine, *range(1, 41)).graph)
+    graph = present(after(PFedSim(warmup=0), 40, federation)[1].graph)
     assert graph.ids == tuple(sorted(federation))
     weights = np.asarray(graph.weights)
     assert np.array_equal(weights, weights.T)
@@ -128,9 +87,7 @@ def test_heads_stay_at_home_once_they_are_personal() -> None:
 
 
 def test_mixed_prediction_has_the_own_head_on_the_mixed_body() -> None:
-    trained, mixed = (LocalEngine(small_setup(PFedSim(warmup=0, predict=predict))) for predict in ("trained", "mixed"))
-    for engine in (trained, mixed):
-        engine.round(1)
+    trained, mixed = (after(PFedSim(warmup=0, predict=predict), 1)[0] for predict in ("trained", "mixed"))
     for id in small_federation():
         for name in HEAD:
             assert torch.equal(trained.model(id)[name], mixed.model(id)[name])
@@ -139,11 +96,9 @@ def test_mixed_prediction_has_the_own_head_on_the_mixed_body() -> None:
 
 
 def test_clients_that_were_never_met_use_the_common_model() -> None:
-    setup = small_setup(PFedSim(warmup=1), clients_per_round=2)
-    engine = LocalEngine(setup)
-    engine.round(1)
+    engine, _ = after(PFedSim(warmup=1), 1, clients_per_round=2)
     common = dict(engine.server.state["params"])
     sampled = set(engine.round(2).sampled)
-    for id in setup.federation:
+    for id in engine.setup.federation:
         same = all(torch.equal(engine.model(id)[name], common[name]) for name in common)
         assert same == (id not in sampled)

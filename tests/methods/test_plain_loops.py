@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.neighbors import KNeighborsClassifier
 from torch import Tensor, nn
 
 from fedkin.engines import LocalEngine, Setup
@@ -23,29 +24,7 @@ from fedkin.flow import PeerMethod, ServerMethod
 from fedkin.graph.network import network
 from fedkin.keys import rng
 from fedkin.learning.net import Net
-from fedkin.methods.apfl import APFL
-from fedkin.methods.dfedavgm import DFedAvgM
-from fedkin.methods.ditto import Ditto
-from fedkin.methods.dpfl import Dpfl
-from fedkin.methods.fedala import FedALA
-from fedkin.methods.fedamp import FedAMP
-from fedkin.methods.fedavg_ft import FedAvgFT
-from fedkin.methods.fedbn import FedBN
-from fedkin.methods.fedclassavg import FedClassAvg
-from fedkin.methods.feddrift import FedDrift
-from fedkin.methods.feddyn import FedDyn
-from fedkin.methods.fedfomo import FedFomo
-from fedkin.methods.fednova import FedNova
-from fedkin.methods.fedper import FedPer
-from fedkin.methods.fedprox import FedProx
-from fedkin.methods.fedrep import FedRep
-from fedkin.methods.fedsim import FedSim
-from fedkin.methods.knnper import KnnPer
-from fedkin.methods.lg_fedavg import LGFedAvg
-from fedkin.methods.perfedavg import PerFedAvg
-from fedkin.methods.pfedgraph import PFedGraph, collaboration
-from fedkin.methods.pfedme import PFedMe
-from fedkin.methods.scaffold import Scaffold
+from fedkin.methods.pfedgraph import collaboration
 from methods.plain_loops import (
     BODY,
     HEAD,
@@ -53,6 +32,7 @@ from methods.plain_loops import (
     assert_params,
     combined,
     contrast,
+    cosine,
     cross_entropy,
     entropy,
     features,
@@ -61,7 +41,7 @@ from methods.plain_loops import (
     plain_training,
     sample_shares,
 )
-from support import play, small_federation, small_setup, with_settings
+from support import after, named, play, samples_of, small_federation, small_setup, with_settings
 
 ROUNDS = (1, 2)
 Models = dict[str, Plain]
@@ -81,6 +61,24 @@ def flat(params: Plain) -> Any:
     return torch.cat([params[name].flatten() for name in sorted(params)]).double().numpy()
 
 
+def pulled(centre: Plain, strength: float) -> Any:
+    """The loss with half of the squared distance from this centre, times the strength."""
+
+    def loss(params: Plain, x: Tensor, y: Tensor) -> Tensor:
+        pull: Tensor = strength / 2 * squared(params, centre)
+        return cross_entropy(params, x, y) + pull
+
+    return loss
+
+
+def averaged(setup: Setup, loss: Any, weights: str = "samples") -> tuple[dict[str, float], Plain]:
+    """Each client's share, and the common model after these rounds; loss: of the model that a round starts from."""
+    shares, common = shares_of(setup, weights), initial(setup)
+    for number in ROUNDS:
+        common = combined({id: plain_training(setup, id, number, common, loss(common)) for id in shares}, shares)
+    return shares, common
+
+
 def shares_of(setup: Setup, weights: str = "samples") -> dict[str, float]:
     if weights == "samples":
         return sample_shares(setup.federation)
@@ -92,22 +90,12 @@ def shares_of(setup: Setup, weights: str = "samples") -> dict[str, float]:
 
 def fedprox(setup: Setup) -> Models:
     method: Any = setup.method
-    shares, common = shares_of(setup, method.weights), initial(setup)
-    for number in ROUNDS:
-
-        def loss(params: Plain, x: Tensor, y: Tensor, centre: Plain = common) -> Tensor:
-            pull: Tensor = method.mu / 2 * squared(params, centre)
-            return cross_entropy(params, x, y) + pull
-
-        common = combined({id: plain_training(setup, id, number, common, loss) for id in shares}, shares)
-    return dict.fromkeys(shares, common)
+    return dict.fromkeys(*averaged(setup, lambda common: pulled(common, method.mu), method.weights))
 
 
 def fedavg_ft(setup: Setup) -> Models:
     """One pass over all samples at once after each round."""
-    shares, common = shares_of(setup), initial(setup)
-    for number in ROUNDS:
-        common = combined({id: plain_training(setup, id, number, common, cross_entropy) for id in shares}, shares)
+    shares, common = averaged(setup, lambda common: cross_entropy)
     return {id: stepped(setup, id, common, setup.training.lr) for id in shares}
 
 
@@ -134,7 +122,6 @@ def fednova(setup: Setup) -> Models:
 
 def per_fedavg(setup: Setup) -> Models:
     method: Any = setup.method
-    shares, common = shares_of(setup), initial(setup)
 
     def adapted(params: Plain, x: Tensor, y: Tensor) -> Tensor:
         inner = torch.autograd.grad(
@@ -143,8 +130,7 @@ def per_fedavg(setup: Setup) -> Models:
         moved = {name: p - method.alpha * g for (name, p), g in zip(params.items(), inner, strict=True)}
         return cross_entropy(moved, x[1::2], y[1::2])
 
-    for number in ROUNDS:
-        common = combined({id: plain_training(setup, id, number, common, adapted) for id in shares}, shares)
+    shares, common = averaged(setup, lambda common: adapted)
     return {id: stepped(setup, id, common, method.alpha) for id in shares}
 
 
@@ -181,10 +167,9 @@ def feddyn(setup: Setup) -> Models:
         trained = {}
         for id in shares:
 
-            def dynamic(params: Plain, x: Tensor, y: Tensor, g: Plain = own[id], centre: Plain = common) -> Tensor:
+            def dynamic(params: Plain, x: Tensor, y: Tensor, g: Plain = own[id], start: Plain = common) -> Any:
                 along = torch.stack([(g[name] * params[name]).sum() for name in params]).sum()
-                pull: Tensor = method.alpha / 2 * squared(params, centre)
-                return cross_entropy(params, x, y) - along + pull
+                return pulled(start, method.alpha)(params, x, y) - along
 
             trained[id] = plain_training(setup, id, number, common, dynamic)
             own[id] = {n: own[id][n] - method.alpha * (trained[id][n] - common[n]) for n in common}
@@ -201,12 +186,7 @@ def ditto(setup: Setup) -> Models:
     shares, common = shares_of(setup), initial(setup)
     own = dict.fromkeys(shares, common)
     for number in ROUNDS:
-
-        def pulled(params: Plain, x: Tensor, y: Tensor, centre: Plain = common) -> Tensor:
-            pull: Tensor = method.lam / 2 * squared(params, centre)
-            return cross_entropy(params, x, y) + pull
-
-        own = {id: plain_training(setup, id, number, own[id], pulled, fit=1) for id in shares}
+        own = {id: plain_training(setup, id, number, own[id], pulled(common, method.lam), fit=1) for id in shares}
         common = combined({id: plain_training(setup, id, number, common, cross_entropy) for id in shares}, shares)
     return own
 
@@ -292,15 +272,8 @@ def fedamp(setup: Setup) -> Models:
             whole = max(sum(row.values()), 1.0)
             row = {j: weight / whole for j, weight in row.items()}
             clouds[i] = combined(own, {**row, i: 1 - sum(row.values())})
-        trained = {}
-        for id in own:
-
-            def pulled(params: Plain, x: Tensor, y: Tensor, centre: Plain = clouds[id]) -> Tensor:
-                pull: Tensor = method.lam / method.alpha / 2 * squared(params, centre)
-                return cross_entropy(params, x, y) + pull
-
-            trained[id] = plain_training(setup, id, number, own[id], pulled)
-        own = trained
+        strength = method.lam / method.alpha
+        own = {id: plain_training(setup, id, number, own[id], pulled(clouds[id], strength)) for id in own}
     return own
 
 
@@ -391,10 +364,54 @@ def fedclassavg(setup: Setup) -> Models:
 
         def loss(params: Plain, x: Tensor, y: Tensor, start: Plain = head) -> Tensor:
             pull = squared(params, start, HEAD)
-            return cross_entropy(params, x, y) + contrast(features(params, x), y, 0.7) + 0.5 / 2 * pull
+            z = features(params, x)  # of two equal views
+            return cross_entropy(params, x, y) + contrast(torch.cat([z, z]), torch.cat([y, y]), 0.7) + 0.5 / 2 * pull
 
         own = {id: plain_training(setup, id, number, {**own[id], **head}, loss) for id in shares}
         head = combined(own, shares, HEAD)
+    return own
+
+
+# -- several models ---------------------------------------------------------------------------------------------------
+
+
+def ifca(setup: Setup) -> Models:
+    """From the models that the method starts with."""
+    method: Any = setup.method
+    shares = shares_of(setup, method.weights)
+    models = {k: dict(params) for k, params in LocalEngine(setup).server.state["models"].items()}
+    chosen: dict[str, str] = {}
+    for number in ROUNDS:
+        for id in shares:
+            train: Any = setup.federation[id].train
+            losses = {k: loss_on(train, params) for k, params in models.items()}
+            chosen[id] = min(losses, key=losses.__getitem__)
+        tried = len(models)  # before a client trains, one request after another
+        trained = {id: plain_training(setup, id, number, models[chosen[id]], cross_entropy, fit=tried) for id in shares}
+        for k in set(chosen.values()):
+            members = {id: shares[id] for id in shares if chosen[id] == k}
+            models[k] = combined(trained, {id: share / sum(members.values()) for id, share in members.items()})
+        if method.share == "body":
+            body = combined(trained, shares, BODY)
+            models = {k: {**params, **body} for k, params in models.items()}
+    assert len(set(chosen.values())) > 1
+    return {id: models[k] for id, k in chosen.items()}
+
+
+def cobo(setup: Setup) -> Models:
+    """With weights of 1 that stay: all models of the round before pull."""
+    method: Any = setup.method
+    own = dict.fromkeys(shares_of(setup), initial(setup))
+    for number in ROUNDS:
+        before = own
+        own = {}
+        for id in before:
+            others = [before[other] for other in before if other != id] if number > 1 else []
+
+            def drawn(params: Plain, x: Tensor, y: Tensor, others: list[Plain] = others) -> Any:
+                return cross_entropy(params, x, y) + method.rho / 2 * sum(squared(params, other) for other in others)
+
+            own[id] = plain_training(setup, id, number, before[id], drawn)
     return own
 
 
@@ -415,29 +432,32 @@ def dfedavgm(setup: Setup) -> Models:
 
 
 LOOPS: list[tuple[Callable[[Setup], Models], ServerMethod | PeerMethod, dict[str, Any]]] = [
-    (fedprox, FedProx(mu=0.7), {}),
-    (fedprox, FedProx(mu=0.7, weights="equal"), {}),
-    (fedavg_ft, FedAvgFT(passes=1), {"batch_size": "all"}),
-    (fednova, FedNova(), {"local_steps": None, "local_epochs": 2}),
-    (per_fedavg, PerFedAvg(alpha=0.2, order="first"), {}),
-    (per_fedavg, PerFedAvg(alpha=0.2, order="second"), {}),
-    (scaffold, Scaffold(rate=0.8), {}),
-    (feddyn, FedDyn(alpha=0.3), {}),
-    (ditto, Ditto(lam=0.7), {}),
-    (apfl, APFL(alpha=0.3), {}),
-    (pfedme, PFedMe(lam=4.0, eta=0.05, beta=0.6, inner_steps=3), {}),
-    (pfedme, PFedMe(lam=4.0, eta=0.05, beta=0.6, inner_steps=3, weights="samples"), {}),
-    (fedala, FedALA(eta=20.0, first_passes=2), {}),
-    (fedamp, FedAMP(lam=0.6, alpha=0.3, sigma=2.0), {}),
-    (pfedgraph, PFedGraph(alpha=0.3, lam=0.2), {}),
-    (fedper, FedPer(), {}),
-    (fedrep, FedRep(), {"local_steps": 5}),
-    (fedsim, FedSim(), {}),
-    (fedsim, FedSim(weights="equal", predict="own"), {}),
-    (lg_fedavg, LGFedAvg(warmup=1), {}),
-    (fedclassavg, FedClassAvg(rho=0.5, temperature=0.7), {"lr": 0.05}),
-    (dfedavgm, DFedAvgM(momentum=0.6), {"lr": 0.05, "network": "full"}),
-    (dfedavgm, DFedAvgM(momentum=0.6), {"lr": 0.05, "network": "ring"}),
+    (fedprox, named("fedprox", mu=0.7), {}),
+    (fedprox, named("fedprox", mu=0.7, weights="equal"), {}),
+    (fedavg_ft, named("fedavg-ft", passes=1), {"batch_size": "all"}),
+    (fednova, named("fednova"), {"local_steps": None, "local_epochs": 2}),
+    (per_fedavg, named("per-fedavg", alpha=0.2, order="first"), {}),
+    (per_fedavg, named("per-fedavg", alpha=0.2, order="second"), {}),
+    (scaffold, named("scaffold", rate=0.8), {}),
+    (feddyn, named("feddyn", alpha=0.3), {}),
+    (ditto, named("ditto", lam=0.7), {}),
+    (apfl, named("apfl", alpha=0.3), {}),
+    (pfedme, named("pfedme", lam=4.0, eta=0.05, beta=0.6, inner_steps=3), {}),
+    (pfedme, named("pfedme", lam=4.0, eta=0.05, beta=0.6, inner_steps=3, weights="samples"), {}),
+    (fedala, named("fedala", eta=20.0, first_passes=2), {}),
+    (fedamp, named("fedamp", lam=0.6, alpha=0.3, sigma=2.0), {}),
+    (pfedgraph, named("pfedgraph", alpha=0.3, lam=0.2), {}),
+    (fedper, named("fedper"), {}),
+    (fedrep, named("fedrep"), {"local_steps": 5}),
+    (fedsim, named("fedsim"), {}),
+    (fedsim, named("fedsim", weights="equal", predict="own"), {}),
+    (lg_fedavg, named("lg-fedavg", warmup=1), {}),
+    (fedclassavg, named("fedclassavg", rho=0.5, temperature=0.7), {"lr": 0.05}),
+    (ifca, named("ifca", clusters=3), {}),
+    (ifca, named("ifca", clusters=2, share="body", weights="equal"), {}),
+    (cobo, named("cobo", rho=0.4, gamma=0.0), {}),
+    (dfedavgm, named("dfedavgm", momentum=0.6), {"lr": 0.05, "network": "full"}),
+    (dfedavgm, named("dfedavgm", momentum=0.6), {"lr": 0.05, "network": "ring"}),
 ]
 
 
@@ -453,7 +473,7 @@ def test_two_rounds_are_those_of_a_plain_loop(loop: Any, method: Any, options: d
     engine = LocalEngine(setup)
     play(engine, *ROUNDS)
     for id, params in loop(setup).items():
-        assert_params(engine.model(id), params, 1e-4 if loop in (fedala, fedclassavg) else 1e-5)
+        assert_params(engine.model(id), params, 1e-4 if loop in (fedala, fedclassavg, cobo) else 1e-5)
 
 
 # -- methods whose clients judge models on samples of their own -------------------------------------------------------
@@ -532,6 +552,24 @@ def dpfl(setup: Setup) -> Models:
     return own
 
 
+def pfedsim(setup: Setup) -> Models:
+    """A round of FedAvg, one in which all train its model, and then bodies mixed by the likeness of heads."""
+    shares = shares_of(setup)
+    own = {id: plain_training(setup, id, 1, initial(setup), cross_entropy) for id in shares}
+    starts = dict.fromkeys(shares, combined(own, shares))
+    for number in CHOICES[1:]:
+        own = {id: plain_training(setup, id, number, starts[id], cross_entropy) for id in shares}
+        heads = {id: own[id]["head.weight"] for id in shares}
+        for i in shares:
+            weight = {}
+            for j in shares:
+                rows = [float(cosine(one, other)) for one, other in zip(heads[i], heads[j], strict=True)]
+                weight[j] = -math.log(1 - (0.9999 if i == j else min(max(sum(rows) / len(rows), 0.0), 0.9999)))
+            whole = sum(weight.values())
+            starts[i] = {**own[i], **combined(own, {j: weight[j] / whole for j in weight}, BODY)}
+    return own
+
+
 def accuracy_on(samples: Any, params: Plain) -> float:
     return float((logits(params, samples.x).argmax(1) == samples.y).double().mean())
 
@@ -603,8 +641,7 @@ def drifting() -> Federation:
 
     def part(count: int, reverse: bool) -> Samples:
         y = draw.integers(0, 4, count)
-        x = (places[y] + draw.normal(size=(count, 5))).astype(np.float32)
-        return Samples(torch.from_numpy(x), torch.from_numpy(3 - y if reverse else y))
+        return samples_of(places[y] + draw.normal(size=(count, 5)), 3 - y if reverse else y)
 
     for place in range(6):
         first, *later = (
@@ -622,11 +659,12 @@ def alike() -> Federation:
 
 
 CHOOSING: list[tuple[Callable[[Setup], Models], ServerMethod, Federation, dict[str, Any]]] = [
-    (fedfomo, FedFomo(), alike(), {}),
-    (fedfomo, FedFomo(models=2, explore=0.4), alike(), {}),
-    (dpfl, Dpfl(budget=2), small_federation(), {}),
-    (dpfl, Dpfl(budget=1, every=3), small_federation(), {}),
-    (feddrift, FedDrift(delta=0.13, every=2), drifting(), {"lr": 0.3, "local_steps": 6}),
+    (fedfomo, named("fedfomo"), alike(), {}),
+    (fedfomo, named("fedfomo", models=2, explore=0.4), alike(), {}),
+    (dpfl, named("dpfl", budget=2), small_federation(), {}),
+    (dpfl, named("dpfl", budget=1, every=3), small_federation(), {}),
+    (pfedsim, named("pfedsim", warmup=1), small_federation(), {}),
+    (feddrift, named("feddrift", delta=0.13, every=2), drifting(), {"lr": 0.3, "local_steps": 6}),
 ]
 
 
@@ -636,11 +674,9 @@ CHOOSING: list[tuple[Callable[[Setup], Models], ServerMethod, Federation, dict[s
 def test_rounds_in_which_clients_choose_are_those_of_a_plain_loop(
     loop: Any, method: Any, federation: Federation, options: dict[str, Any]
 ) -> None:
-    setup = small_setup(method, federation, **options)
-    engine = LocalEngine(setup)
-    play(engine, *CHOICES)
-    for id, params in loop(setup).items():
-        assert_params(engine.model(id), params)
+    engine, _ = after(method, len(CHOICES), federation, **options)
+    for id, params in loop(engine.setup).items():
+        assert_params(engine.model(id), params, 1e-4 if loop is pfedsim else 1e-5)
 
 
 # -- models with more than weights ------------------------------------------------------------------------------------
@@ -651,7 +687,9 @@ def test_two_rounds_of_fedbn_with_batch_normalisation_are_those_of_a_plain_loop(
     net = Net.build(
         lambda: (nn.Sequential(nn.Flatten(), nn.Linear(5, 7), nn.BatchNorm1d(7), nn.ReLU()), nn.Linear(7, 4)), 3
     )
-    setup = replace(small_setup(FedBN(weights=weights), local_steps=None, local_epochs=1, batch_size=7), net=net)
+    setup = replace(
+        small_setup(named("fedbn", weights=weights), local_steps=None, local_epochs=1, batch_size=7), net=net
+    )
     engine = LocalEngine(setup)
     play(engine, *ROUNDS)
 
@@ -686,32 +724,31 @@ def test_two_rounds_of_fedbn_with_batch_normalisation_are_those_of_a_plain_loop(
         assert_params(engine.model(id), {**own[id], **kept})
 
 
-def neighbours_vote(z: Any, features: Any, labels: Any, neighbours: int, classes: int) -> Any:
-    """p_knn [classes] of one sample's features."""
-    distances = [float(((z - other) ** 2).sum()) for other in features]
-    votes = np.zeros(classes)
-    for place in sorted(range(len(features)), key=lambda place: distances[place])[:neighbours]:
-        votes[labels[place]] += math.exp(-distances[place] / len(z))
-    return votes / votes.sum()
+def voted(stored: Any, labels: Any, z: Any, neighbours: int, classes: int = 4) -> Any:
+    """p_knn [n, classes] of samples with these features, by scikit-learn."""
+    width = stored.shape[1]
+    oracle = KNeighborsClassifier(neighbours, weights=lambda distances: np.exp(-(distances**2) / width))
+    oracle.fit(stored, labels)
+    chances = np.zeros((len(z), classes))
+    chances[:, oracle.classes_] = oracle.predict_proba(z)
+    return chances
 
 
 @pytest.mark.parametrize(
     ("method", "places"),
     [
-        (KnnPer(neighbours=3), None),
-        (KnnPer(neighbours=5, share=0.4, weights="equal"), None),
-        (KnnPer(neighbours=3, memory=9), 9),
+        (named("knn-per", neighbours=3), None),
+        (named("knn-per", neighbours=5, share=0.4, weights="equal"), None),
+        (named("knn-per", neighbours=8, memory=9), 9),
     ],
     ids=["chosen-share", "given-share", "small-memory"],
 )
 def test_two_rounds_of_knn_per_are_those_of_a_plain_loop(method: Any, places: int | None) -> None:
-    setup = small_setup(method, local_steps=6)
+    setup, chosen = small_setup(method, local_steps=6), set()
     engine = LocalEngine(setup)
     play(engine, *ROUNDS)
 
-    shares, common, chosen = shares_of(setup, method.weights), initial(setup), set()
-    for number in ROUNDS:
-        common = combined({id: plain_training(setup, id, number, common, cross_entropy) for id in shares}, shares)
+    _, common = averaged(setup, lambda common: cross_entropy, method.weights)
     for id, client in setup.federation.items():
         train: Any = client.train
         rows = np.linspace(0, len(train) - 1, places).round().astype(int) if places else np.arange(len(train))
@@ -724,8 +761,8 @@ def test_two_rounds_of_knn_per_are_those_of_a_plain_loop(method: Any, places: in
         if share is None:
             others = [np.arange(len(rows)) != k for k in range(len(rows))]
             votes = [
-                neighbours_vote(stored[k], stored[others[k]], labels[others[k]], method.neighbours, 4)[labels[k]]
-                for k in range(len(rows))
+                voted(stored[but], labels[but], stored[[k]], method.neighbours)[0, labels[k]]
+                for k, but in enumerate(others)
             ]
             losses = {
                 step / 10: -sum(
@@ -735,14 +772,11 @@ def test_two_rounds_of_knn_per_are_those_of_a_plain_loop(method: Any, places: in
             }  # fmt: skip
             share = min(losses, key=lambda share: losses[share])
         chosen.add(share)
-        expected = [
-            share * neighbours_vote(one, stored, labels, method.neighbours, 4) + (1 - share) * p
-            for one, p in zip(z, model, strict=True)
-        ]
+        expected = share * voted(stored, labels, z, method.neighbours) + (1 - share) * model
         module = engine.setup.net.scratch().eval()
         module.load_state_dict(dict(engine.model(id)))
         with torch.no_grad():
             found = module(client.test.inputs(slice(None))).exp()
-        np.testing.assert_allclose(found.numpy(), np.stack(expected), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4, atol=1e-5)
     assert max(chosen) > 0
     assert len(chosen) > (method.share is None)

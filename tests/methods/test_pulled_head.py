@@ -1,4 +1,4 @@
-"""Heads that are pulled to a shared one, against L-BFGS, a linear system, and a mixed-effects model."""
+"""Heads that are pulled to a shared one, against L-BFGS and a linear system."""
 
 from __future__ import annotations
 
@@ -65,17 +65,6 @@ def test_a_regressions_head_solves_the_linear_system(strength: Strength) -> None
     expected = shared + np.linalg.solve(x.T @ x + np.diag(pull), x.T @ (y.double().numpy() - x @ shared))
     (head,) = pulled_heads(params, features, y, [strength], Task.regression(2, (6,)))
     np.testing.assert_allclose(head.numpy(), expected, rtol=1e-6, atol=1e-6)
-
-
-def test_random_intercepts_are_the_predictions_of_a_mixed_effects_model() -> None:
-    """With strength = variance within over between, the bias moves by n / (n + strength) of the mean residual."""
-    params, features, _ = problem(n=15, outputs=1)
-    y = torch.from_numpy(np.random.default_rng(2).normal(size=(15, 1)).astype(np.float32))
-    ratio = 2.5
-    (head,) = pulled_heads(params, features, y, [Strength(INF, ratio)], Task.regression(1, (6,)))
-    residual = y.double().numpy() - np.c_[features.double().numpy(), np.ones(15)] @ shared_of(params)
-    moved = head.numpy()[-1] - shared_of(params)[-1]
-    np.testing.assert_allclose(moved, 15 / (15 + ratio) * residual.mean(0), rtol=1e-6)
 
 
 def test_without_strength_the_head_is_the_shared_one_and_with_more_it_moves_less() -> None:

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from fedkin import graph as g
-from fedkin.errors import ConfigError
 from fedkin.federation import Federation, Samples, Task
 from fedkin.federation.inputs import parts
 from fedkin.flow import ServerMethod
-from fedkin.methods import METHODS
 from fedkin.methods.blocks.numeric_rows import numeric_rows, width_of
 from fedkin.methods.cfl import Cfl
 from fedkin.methods.fedsem import FedSem
 from fedkin.methods.ifca import Ifca
 from fedkin.methods.pca_km_hc import PcaKmHc
 from fedkin.methods.sfmtl_graph import SfmtlGraph
-from fedkin.settings import parse
 from methods.flt_world import grouped, member, score
 from support import after, play, present, same
 
@@ -94,20 +90,6 @@ def test_a_newcomer_joins_its_group_and_moves_nobody(name: str) -> None:
     fellow = next(id for id in first if federation[id].group == "b")
     assert last[late.id] == last[fellow]
     assert list(last.values()).count(last["far"]) == 1
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_lost_signatures_are_asked_for_again(name: str) -> None:
-    engine, _ = after(ALL[name], 6, grouped(12), dropout=0.6, seed=5)
-    assert set(engine.server.state["same"]["group"]) <= set(grouped(12))
-    assert all(bool(torch.isfinite(t).all()) for id in grouped(12) for t in engine.model(id).values())
-
-
-@pytest.mark.parametrize("name", ["ifca", "fedsem", "pca-km-hc"])
-@pytest.mark.parametrize(("clusters", "said"), [("sme", "same:ALPHA"), ("same:2", "below 1"), (0, "clusters")])
-def test_a_wrong_number_of_groups_is_refused(name: str, clusters: Any, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        parse(METHODS[name], {"clusters": clusters}, "method")
 
 
 # -- samples as numbers -------------------------------------------------------------------------------------------

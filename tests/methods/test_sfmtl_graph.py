@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import wraps
 from itertools import pairwise
 from typing import Any
 
@@ -18,39 +17,18 @@ from torch.nn import functional as F
 
 from fedkin.engines import LocalEngine, Setup
 from fedkin.errors import ConfigError
-from fedkin.federation import Client, Federation, Samples, Task
-from fedkin.flow import Message
+from fedkin.federation import Client, Federation, Task
 from fedkin.keys import rng
 from fedkin.learning import Net, Training
 from fedkin.learning.net import body_of, head_of
 from fedkin.methods.sfmtl_graph import SfmtlGraph, community_bodies
-from fedkin.settings import parse
 from methods.plain_loops import classes_federation, cosine, partitions
-from support import Watched, after, present, same, small_setup, stored
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("match", ["union", "shared"])
-def test_weights_separate_two_one_and_no_classes_in_common(match: str) -> None:
-    federation = classes_federation([(0, 1), (0, 1), (0, 2), (3, 4), (3, 4)], [12] * 5)
-    graph = after(SfmtlGraph(graph={"match": match}), 15, federation)[1].graph
-    assert graph.ids == tuple(f"client-{k}" for k in range(5))
-    weights = np.asarray(graph.weights)
-    assert np.array_equal(weights, weights.T)
-    assert (weights >= 0).all()
-    assert not weights.diagonal().any()
-    two, one, none = weights[0, 1], weights[0, 2], weights[0, 3]
-    assert two > 0.8
-    assert none < 0.25
-    assert none < one < two or match == "shared"
-    assert graph.groups["client-0"] == graph.groups["client-1"] != graph.groups["client-3"]
-    assert graph.groups["client-3"] == graph.groups["client-4"]
+from support import Watched, after, present, same, samples_of, small_setup, stored
 
 
 def test_only_heads_anchors_owned_classes_and_counts_travel() -> None:
     federation = classes_federation([(0, 1), (2, 5)], [12] * 2)
-    setup = small_setup(SfmtlGraph(), federation)
-    engine = Watched(setup)
+    engine = Watched(small_setup(SfmtlGraph(), federation))
     outcome = engine.round(1)
     up = list(engine.replies("train").values())
     assert len(up) == 2
@@ -64,23 +42,10 @@ def test_only_heads_anchors_owned_classes_and_counts_travel() -> None:
     assert {m.phase for m in outcome.traffic if m.sender == "server"} == {"update"}
 
 
-def test_the_papers_upload_is_6154_floats() -> None:
-    head = Net.build(lambda: (torch.nn.Flatten(), torch.nn.Linear(512, 10)), 0).initial
-    message = Message(head=head_of(head), anchors=torch.zeros(2, 512), classes=[0, 7], n=1140)
-    assert message.floats == 6154
-
-
 def test_an_empty_graph_moves_no_head_whatever_lambda() -> None:
     strong = SfmtlGraph(lam=5.0, anchor_weight=0.0, graph={"control": "self"})
     still = SfmtlGraph(lam=0.0, anchor_weight=0.0)
     assert same(*(after(method, 2)[0].models() for method in (strong, still)))
-
-
-def test_an_unknown_stage_is_refused_before_anything_runs() -> None:
-    with pytest.raises(ConfigError, match=r"method\.graph\.groups: .*louvian.*did you mean 'louvain'"):
-        parse(SfmtlGraph, {"graph": {"groups": "louvian"}}, "method")
-    with pytest.raises(ConfigError, match=r"method\.graph\.similarity: .*hands.*, or both, heads, anchors"):
-        parse(SfmtlGraph, {"graph": {"similarity": "hands"}}, "method")
 
 
 # -- two whole rounds against a plain loop: unequal sizes and classes, a client that is not sampled ---
@@ -103,8 +68,7 @@ def federation() -> Federation:
     clients = []
     for id, counts in OWNED.items():
         y = np.repeat(list(counts), list(counts.values()))
-        x = (places[y] + draw.normal(size=(len(y), 5))).astype(np.float32)
-        samples = Samples(torch.from_numpy(x), torch.from_numpy(y))
+        samples = samples_of(places[y] + draw.normal(size=(len(y), 5)), y)
         clients.append(Client(id, samples, samples))
     return Federation(clients, Task(CLASSES, (5,)), "classes")
 
@@ -299,8 +263,7 @@ def in_groups(clients: int, seed: int = 0, classes: int = 4) -> Federation:
     for number in range(clients):
         group = int(rng.integers(3))
         y = np.concatenate([np.arange(classes - int(rng.integers(2))), rng.integers(classes - 1, size=8)])
-        x = (places[group, y] + 0.4 * rng.normal(size=(len(y), 6))).astype(np.float32)
-        samples = Samples(torch.from_numpy(x), torch.from_numpy(y))
+        samples = samples_of(places[group, y] + 0.4 * rng.normal(size=(len(y), 6)), y)
         made.append(Client(f"client-{number:03d}", samples, samples, group=f"g{group}"))
     return Federation(made, Task(classes, (6,)))
 
@@ -330,36 +293,12 @@ def test_with_complete_neighbours_it_is_the_matrix_of_all_pairs(
         torch.testing.assert_close(dict(one.model(id)), dict(other.model(id)), rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.slow
-def test_the_same_seed_gives_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LARGEST, 20)
-    federation = in_groups(90)
-    (one, first), (other, second) = (
-        after(SfmtlGraph(share="model"), 2, federation, dtype=torch.float64) for _ in range(2)
-    )
-    assert np.array_equal(first.graph.weights.toarray(), second.graph.weights.toarray())
-    assert same(one.models(), other.models())
-
-
 @pytest.mark.parametrize(
-    ("graph", "message"),
-    [
-        ({"groups": "hierarchical:2"}, "method.graph.groups: 12 clients in a round"),
-        ({"similarity": "rbf"}, "method.graph.similarity: 12 clients in a round"),
-        ({"sparsify": "gamma:auto"}, "method.graph.sparsify: 12 clients in a round"),
-    ],
+    ("stage", "kind"), [("groups", "hierarchical:2"), ("similarity", "rbf"), ("sparsify", "gamma:auto")]
 )
-def test_what_compares_all_pairs_is_refused(graph: Any, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_compares_all_pairs_is_refused(stage: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LARGEST, 8)
-    trained: list[str] = []
-    train = SfmtlGraph.train
-
-    @wraps(train)
-    def noting(self: SfmtlGraph, client: Any, sent: Any) -> Any:
-        trained.append(client.id)
-        return train(self, client, sent)
-
-    monkeypatch.setattr(SfmtlGraph, "train", noting)
-    with pytest.raises(ConfigError, match=message):
-        after(SfmtlGraph(graph=graph), 1, in_groups(12))
-    assert trained == []
+    engine = Watched(small_setup(SfmtlGraph(graph={stage: kind}), in_groups(12)))
+    with pytest.raises(ConfigError, match=f"method.graph.{stage}: 12 clients in a round"):
+        engine.round(1)
+    assert not engine.asks  # nobody trained for nothing

@@ -13,15 +13,14 @@ from fedkin.federation import Change, Client, Federation, Samples, Task
 from fedkin.flow import ServerMethod
 from fedkin.methods.flt_same import FltSame
 from fedkin.methods.kin import Kin
-from support import play, small_setup
+from support import play, samples_of, small_setup
 
 METHODS: Mapping[str, ServerMethod] = {"kin": Kin(regroup_every=2), "flt-same": FltSame(regroup_every=2)}
 
 
 def samples(rng: np.random.Generator, n: int, shift: float = 0.0) -> Samples:
     y = rng.integers(3, size=n)
-    x = rng.normal(size=(n, 5)) + 2.0 * np.eye(3, 5)[y] + shift
-    return Samples(torch.from_numpy(x.astype(np.float32)), torch.from_numpy(y))
+    return samples_of(rng.normal(size=(n, 5)) + 2.0 * np.eye(3, 5)[y] + shift, y)
 
 
 def federation(drifts: bool) -> Federation:
