@@ -160,7 +160,7 @@ def test_a_federation_of_token_ids_learns() -> None:
     x[y == 1, 2] = rng.integers(1, 6, int(y.sum()))
     federation = Federation.from_arrays(x, y, ["a", "b", "c"] * 200)
     training = {"local_steps": 25, "batch_size": 32, "lr": 1.0}
-    assert fedkin.run("fedavg", federation, rounds=8, model=TextMean(words=4096), training=training).accuracy > 0.8
+    assert fedkin.run("fedavg", federation, rounds=16, model=TextMean(words=4096), training=training).accuracy > 0.8
 
 
 def test_inputs_of_a_tokenizer_fit() -> None:
