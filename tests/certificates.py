@@ -10,9 +10,10 @@ import secrets
 import socket
 import struct
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from queue import Queue
 from threading import Condition, Event, Thread
 from time import monotonic
@@ -26,7 +27,7 @@ from numpy.random import Generator
 
 from fedkin.keys import rng
 from fedkin.network import identity as keys
-from fedkin.network.identity import Identity, PrivateKey, make_ca, make_key, make_request, sign_request
+from fedkin.network.identity import Identity, PrivateKey, certificate_pem, make_ca, make_key, make_request, sign_request
 from fedkin.network.join_file import Member
 from fedkin.network.zenoh_link import ZenohLink
 
@@ -55,15 +56,39 @@ class Town:
         certificate = sign_request(make_request(key, name, HOSTS), self.key, self.ca, days)
         return Identity(name, key, (certificate,), (self.ca,))
 
+    def save(self, name: str, folder: Path) -> None:
+        """Write the files of this identity's key and certificates."""
+        save(self[name], folder / name)
+
     def expired(self, name: str) -> Identity:
         """One whose certificate was valid until yesterday."""
         good = self.signed(name)
-        now = datetime.datetime.now(datetime.UTC)
-        builder = x509.CertificateBuilder(
-            good.chain[0].issuer, good.chain[0].subject, good.key.public_key(), x509.random_serial_number(),
-            now - datetime.timedelta(days=9), now - datetime.timedelta(days=1), list(good.chain[0].extensions),
-        )  # fmt: skip
-        return Identity(name, good.key, (builder.sign(self.key, hashes.SHA256()),), (self.ca,))
+        (own,) = good.chain
+        old = certificate(own.subject, self.ca.subject, good.key.public_key(), self.key, own.extensions, -9, -1)
+        return replace(good, chain=(old,))
+
+
+def certificate(
+    subject: x509.Name, issuer: x509.Name, public: Any, by: PrivateKey, extensions: Iterable[x509.Extension[Any]],
+    first: float = -1, last: float = 1,
+) -> x509.Certificate:  # fmt: skip
+    """A certificate that is valid from this day on to that day, counted from today."""
+    begin, end = (datetime.datetime.now(datetime.UTC) + datetime.timedelta(day) for day in (first, last))
+    builder = x509.CertificateBuilder(
+        issuer, subject, public, x509.random_serial_number(), begin, end, list(extensions)
+    )
+    return builder.sign(by, hashes.SHA256())
+
+
+def save(identity: Identity, place: Path) -> None:
+    """Write the files of its key and certificates, PLACE.key and PLACE.crt."""
+    keys.write_private(place.with_suffix(".key"), identity.key_pem)
+    place.with_suffix(".crt").write_bytes(certificate_pem(identity.chain))
+
+
+def member(identity: Identity, **fields: Any) -> Member:
+    """An entry of the address book that pins this identity's certificate."""
+    return Member(certificate=certificate_pem(identity.chain).decode(), **fields)
 
 
 def new_town(name: str = "test-ca") -> Town:
@@ -72,17 +97,14 @@ def new_town(name: str = "test-ca") -> Town:
 
 def institution(name: str) -> Identity:
     """An identity of another PKI: an RSA key, signed by an intermediate CA that a root on P-384 signed."""
-    now = datetime.datetime.now(datetime.UTC)
     root, middle = ec.generate_private_key(ec.SECP384R1()), keys.make_key()
     own = rsa.generate_private_key(65537, 2048)
 
     def signed(subject: str, issuer: str, public: Any, by: PrivateKey, ca: bool) -> x509.Certificate:
-        return x509.CertificateBuilder(
-            _named(issuer), _named(subject), public, x509.random_serial_number(), now - datetime.timedelta(1),
-            now + datetime.timedelta(1),
-        ).add_extension(x509.BasicConstraints(ca, None), True).add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False
-        ).sign(by, hashes.SHA256())  # fmt: skip
+        here = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+        kinds: list[tuple[Any, bool]] = [(x509.BasicConstraints(ca, None), True), (here, False)]
+        extensions = [x509.Extension(kind.oid, critical, kind) for kind, critical in kinds]
+        return certificate(_named(subject), _named(issuer), public, by, extensions)
 
     top = signed("Clinic Root", "Clinic Root", root.public_key(), root, True)
     between = signed("Clinic CA 7", "Clinic Root", middle.public_key(), root, True)
@@ -120,9 +142,9 @@ class Net:
     def member(self, name: str, **more: Any) -> ZenohLink:
         return self.link(name, dial=["server"], **more)
 
-    def wired(self) -> Wire:
+    def wired(self, kind: Callable[[int], Wire] | None = None) -> Wire:
         """Put a wire between the server and the members that are opened from now on."""
-        wire = Wire(int(self.place.rpartition(":")[2]))
+        wire = (kind or Wire)(int(self.place.rpartition(":")[2]))
         self.stack.callback(wire.close)
         self.book = {**self.book, "server": Member(locator=f"tls/127.0.0.1:{wire.port}")}
         return wire
@@ -132,6 +154,13 @@ class Net:
         made = ZenohLink(**options)
         self.stack.callback(made.close)
         return made
+
+
+def both_ways(one: ZenohLink, other: ZenohLink) -> bool:
+    """Whether what each of them offers arrives at the other."""
+    one.offer(other.me, "r", b"up")
+    other.offer(one.me, "r", b"down")
+    return (one.pull(other.me, "r", 60), other.pull(one.me, "r", 60)) == (b"down", b"up")
 
 
 class Wire:
@@ -219,60 +248,36 @@ class Wire:
             each.close()
 
 
-class SlowWire:
-    """A TCP connection between the server of a federation and the members opened from now on: slow, and far away.
+class SlowWire(Wire):
+    """Such a connection that is slow, and far away: rate, in bytes a second, and delay, in seconds, each way."""
 
-    rate: bytes a second each way. delay: seconds each way. passed: bytes towards who dialled.
-    """
+    def __init__(self, port: int, rate: float, delay: float) -> None:
+        self.rate, self.delay = rate, delay
+        super().__init__(port)
 
-    def __init__(self, net: Net, rate: float, delay: float) -> None:
-        self.rate, self.delay, self.passed = rate, delay, 0
-        self._to = int(net.place.rpartition(":")[2])
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self._sockets: list[socket.socket] = [self._server]
-        self._pause = Event()
-        net.book = {**net.book, "server": Member(locator=f"tls/127.0.0.1:{self._server.getsockname()[1]}")}
-        net.stack.callback(self.close)
-        Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
+    def _pump(self, source: socket.socket, target: socket.socket, answers: bool) -> None:
+        # No more is on its way than what the line holds.
+        line = Queue[tuple[float, bytes]](max(2, int(self.rate * 2 * self.delay / 8192)))
+        self._start(self._take, source, line)
         with suppress(OSError):
-            while True:
-                near, _ = self._server.accept()
-                far = socket.create_connection(("127.0.0.1", self._to))
-                self._sockets += [near, far]
-                for source, target in ((near, far), (far, near)):
-                    # No more is on its way than what the line holds.
-                    line = Queue[tuple[float, bytes]](max(2, int(self.rate * 2 * self.delay / 8192)))
-                    Thread(target=self._take, args=(source, line), daemon=True).start()
-                    Thread(target=self._bring, args=(line, target, source is far), daemon=True).start()
+            while (arriving := line.get())[1]:
+                self._wait_until(arriving[0])
+                self.passed += len(arriving[1]) if answers else 0
+                target.sendall(arriving[1])
+            target.shutdown(socket.SHUT_WR)
 
     def _take(self, source: socket.socket, line: Queue[tuple[float, bytes]]) -> None:
         free = 0.0
         with suppress(OSError):
             while data := source.recv(8192):
                 free = max(free, monotonic()) + len(data) / self.rate
-                self._pause.wait(max(0.0, free - monotonic()))
+                self._wait_until(free)
                 line.put((free + self.delay, data))
         line.put((0.0, b""))
 
-    def _bring(self, line: Queue[tuple[float, bytes]], target: socket.socket, answers: bool) -> None:
-        with suppress(OSError):
-            while True:
-                due, data = line.get()
-                if not data:
-                    target.shutdown(socket.SHUT_WR)
-                    return
-                self._pause.wait(max(0.0, due - monotonic()))
-                self.passed += len(data) if answers else 0
-                target.sendall(data)
-
-    def close(self) -> None:
-        self._pause.set()
-        for each in self._sockets:
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
+    def _wait_until(self, due: float) -> None:
+        with self._state:
+            self._state.wait_for(lambda: self._closed, max(0.0, due - monotonic()))
 
 
 def ip(*words: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 from certificates import Net, Town, made_net, new_town
 from fedkin.engines.accounting import Operations
 from fedkin.engines.executors import jobs
+from network.memory import MemoryNetwork
 
 
 @pytest.fixture(autouse=True)
@@ -37,6 +38,12 @@ def net(town: Town) -> Iterator[Net]:
 
 
 @pytest.fixture
+def network() -> MemoryNetwork:
+    """A network in memory, of nobody yet."""
+    return MemoryNetwork()
+
+
+@pytest.fixture(autouse=True)
 def one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads share torch's generator, from which augmentation draws: let one of them use it at a time."""
     turn = threading.Lock()

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
+import pytest
 import torch
 
 from fedkin import codec
 from fedkin.data.own import OwnSamples
-from fedkin.errors import FedkinError
-from fedkin.federation import Client, Federation
+from fedkin.errors import ConfigError, FedkinError
+from fedkin.federation import Client
 from fedkin.learning.metrics import MEASURES, metric
-from fedkin.network.agreement import SetupOf
 from fedkin.network.client import NetworkClient
 from fedkin.network.link import Left
 from fedkin.network.status import FILE, read_status
@@ -29,7 +28,7 @@ from fedkin.running.loop import Stop, execute
 from fedkin.running.model_loader import load
 from fedkin.running.networked import serve, setup_of, take_home
 from network.memory import MemoryNetwork
-from support import same
+from support import Ending, same
 
 NOWHERE = Path("/nonexistent")
 
@@ -38,13 +37,6 @@ def experiment(
     method: str = "fedavg", /, clients: int = 8, rounds: int = 3, **sections: Mapping[str, Any]
 ) -> Experiment:
     """Digits, rotated in groups; `sections` change or add to the sections of the table."""
-    return Experiment.of(experiment_table(method, clients, rounds, **sections))
-
-
-def experiment_table(
-    method: str, /, clients: int = 8, rounds: int = 3, **sections: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The table of such an experiment."""
     table: dict[str, Any] = {
         "name": "tiny",
         "data": {"source": "digits"},
@@ -57,7 +49,7 @@ def experiment_table(
     }
     for name, fields in sections.items():
         table[name] = dict(fields) if name == "model" else {**table.get(name, {}), **fields}
-    return table
+    return Experiment.of(table)
 
 
 @metric(higher=False, title="share of wrong classes")
@@ -66,7 +58,7 @@ def wrong_share(outputs: Any, targets: Any) -> Any:
     return (outputs.argmax(1) != targets).mean()
 
 
-def with_own_metric(method: str = "fedavg", /, **options: Any) -> Experiment:
+def own_metric(method: str = "fedavg", /, **options: Any) -> Experiment:
     """Such an experiment with a metric of fedkin's and one that a package brings; the fixture `forgotten` too."""
     MEASURES[wrong_share.name] = wrong_share
     return experiment(method, **options, run={"metrics": ["balanced-accuracy", wrong_share.name]})
@@ -91,41 +83,42 @@ def simulated(plan: Experiment, folder: Path, **options: Any) -> Result:
         return execute(setup, plan.run, name=plan.name, folder=folder, model=plan.model, **options)
 
 
-class Ending:
-    """Stops a run after a round, or when something is so, as Ctrl-C does; notes the rows."""
+class Owner:
+    """Says this to all that a participant's owner is asked; `asked`: each time, and `told`: all lines."""
 
-    def __init__(
-        self, after: int = -1, then: Callable[[int], None] = lambda round: None,
-        until: Callable[[], bool] = lambda: False,
-    ) -> None:  # fmt: skip
-        self.after, self.then, self.until = after, then, until
-        self.stopped = False
+    def __init__(self, says: str) -> None:
+        self.says, self.asked = says, list[list[str]]()
 
-    def started(self, rounds: int, done: int) -> None:
-        """Nothing to show."""
+    def __call__(self, lines: list[str]) -> bool:
+        self.asked.append(lines)
+        if self.says not in ("yes", "no"):
+            raise ConfigError(self.says)
+        return self.says == "yes"
 
-    def round_done(self, row: Mapping[str, Any]) -> None:
-        """Stop, or do what the test wants after this round."""
-        self.stopped = row["round"] == self.after
-        self.then(row["round"])
-
-    def stopping(self) -> bool:
-        """Whether the round was that one, or it is so."""
-        return self.stopped or self.until()
+    @property
+    def told(self) -> list[str]:
+        return [line for lines in self.asked for line in lines]
 
 
 class Killed(Exception):
     """A participant is killed."""
 
 
+def kill() -> None:
+    """Kill the participant in which this is called."""
+    raise Killed
+
+
 @dataclass
 class Clients:
-    """Clients in threads; `said`, also by the server, and `errors` by name."""
+    """The clients of an experiment in threads, gone at the end of `with`, and their server; `said`, `errors` by name.
 
-    network: MemoryNetwork
-    federation: Federation
-    root: Path
-    setup_of: SetupOf = setup_of
+    Clients have the folders folder/nodes/NAME, and the server folder/there.
+    """
+
+    plan: Experiment
+    folder: Path
+    network: Any = field(default_factory=MemoryNetwork)
     options: Mapping[str, Any] = field(default_factory=dict)
     threads: dict[str, threading.Thread] = field(default_factory=dict)
     stops: dict[str, threading.Event] = field(default_factory=dict)
@@ -134,35 +127,40 @@ class Clients:
     errors: dict[str, str] = field(default_factory=dict)
     speaking: threading.Condition = field(default_factory=threading.Condition)
 
-    def start(self, *names: str, **options: Any) -> Clients:
+    def __post_init__(self) -> None:
+        self.federation, self.root = self.plan.federation(NOWHERE), self.folder / "nodes"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self, *names: str, **options: Any) -> None:
         """Start these clients (none named: all)."""
         for name in names or sorted(self.federation):
             self.stops[name] = threading.Event()
             self.said.setdefault(name, [])
             self.errors.pop(name, None)
-            self.threads[name] = threading.Thread(
-                target=self._run, args=(name, {**self.options, **options}), daemon=True
-            )
+            given = name, {**self.options, **options}
+            self.threads[name] = threading.Thread(target=self._run, args=given, daemon=True)
             self.threads[name].start()
-        return self
 
     def _run(self, name: str, options: dict[str, Any]) -> None:
         torch.set_num_threads(1)
         try:
             with self.network.link(name) as link:
                 self.join_with(link, name, options)
-        except Left:
-            self.errors[name] = "left"
         except FedkinError as error:
             self.errors[name] = str(error)
-        except (Stop, Killed) as error:
+        except (Left, Stop, Killed) as error:
             self.errors[name] = type(error).__name__
 
     def join_with(self, link: Any, name: str, options: dict[str, Any]) -> None:
         """Take part over this link."""
         samples = self.samples_of(name, options)
         self.nodes[name] = NetworkClient(
-            link, samples, options.pop("setup_of", self.setup_of), self.root / name, stop=self.stops[name],
+            link, samples, options.pop("setup_of", setup_of), self.root / name, stop=self.stops[name],
             say=partial(self.note, name), patience=0.05, take_home=take_home, **options,
         )  # fmt: skip
         self.nodes[name].run()
@@ -171,9 +169,23 @@ class Clients:
         """The client's samples, or those of the options."""
         return options.pop("client", self.federation[name]), options.pop("task", self.federation.task)
 
-    def serve(self, plan: Experiment, folder: Path, watcher: Any = None) -> Result | None:
-        """The experiment's server on this network; None if it was stopped."""
-        return served(plan, self.network, folder, watcher=watcher, say=partial(self.note, "server"))
+    def serve(self, **watched: Any) -> Result:
+        """Serve the experiment to its end; `watched`: of `Ending`, which stops it by raising Stop."""
+        with self.network.link("server") as link:
+            say, watcher = partial(self.note, "server"), Ending(**watched)
+            return serve(self.plan, link, self.folder / "there", data_root=NOWHERE, watcher=watcher, say=say)
+
+    def stopped(self, after: int, **watched: Any) -> None:
+        """Serve the experiment until it is stopped after this round."""
+        with pytest.raises(Stop):
+            self.serve(after=after, **watched)
+
+    def whole(self, **watched: Any) -> Result:
+        """Start all clients, and serve until all have ended without an error."""
+        self.start()
+        result = self.serve(**watched)
+        self.ended()
+        return result
 
     def note(self, name: str, line: str) -> None:
         """Note what is said."""
@@ -200,6 +212,11 @@ class Clients:
             self.threads[name].join(60)
             assert not self.threads[name].is_alive(), name
 
+    def ended(self) -> None:
+        """Wait until all have ended, without an error."""
+        self.join()
+        assert self.errors == {}
+
     def states(self) -> dict[str, Any]:
         """The newest state of each client, from its disk."""
         found = {}
@@ -211,38 +228,11 @@ class Clients:
         return found
 
 
-@contextmanager
-def clients(
-    federation: Federation, root: Path, network: type[Any] = MemoryNetwork, **options: Any
-) -> Iterator[Clients]:
-    """Clients that are all gone at the end."""
-    made = Clients(network(), federation, root, options=options)
-    try:
-        yield made
-    finally:
-        made.stop()
-
-
-def served(plan: Experiment, network: MemoryNetwork, folder: Path, **options: Any) -> Result | None:
-    """The experiment's server on this network; None if it was stopped."""
-    try:
-        with network.link("server") as link:
-            return serve(plan, link, folder, data_root=NOWHERE, **options)
-    except Stop:
-        return None
-
-
-def federated(
-    plan: Experiment, federation: Federation, folder: Path, network: type[Any] = MemoryNetwork
-) -> tuple[Result, Clients]:
-    """The experiment with all its clients, until it has ended without an error; its records are in folder/there."""
-    with clients(federation, folder / "nodes", network) as there:
-        there.start()
-        result = served(plan, there.network, folder / "there")
-        there.join()
-        assert there.errors == {}
-    assert result is not None
-    return result, there
+def equal(result: Result, here: Result) -> None:
+    """Assert that two runs have the same rows."""
+    assert result.rounds == here.rounds
+    assert sorted(result.clients) == sorted(here.clients)
+    assert result.messages == here.messages
 
 
 def state_in(folder: Path) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from fedkin.network.identity import certificate_pem
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import execute
 from network.federations import write_samples
+from support import started_by
 
 NAMES = ("c00", "c01", "c02")
 PROGRAMS = Path(sys.executable).parent
@@ -61,10 +62,10 @@ class Deployment:
             words, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=within, check=False
         )
 
-    def kill(self, name: str, below: bool = True) -> None:
-        """SIGKILL to a program, and to all that it started."""
+    def kill(self, name: str) -> None:
+        """SIGKILL to a program, and to all that it started; Flower gives some a group of their own."""
         process = self.started.pop(name)
-        for number in (process.pid, *(_below(process.pid) if below else ())):
+        for number in (process.pid, *started_by(process.pid)):
             with suppress(ProcessLookupError):
                 os.kill(number, signal.SIGKILL)
         process.wait()
@@ -101,9 +102,7 @@ class Deployment:
 
     def tails(self) -> str:
         """The end of each log."""
-        return "\n".join(
-            f"--- {path.stem}\n{path.read_text(errors='replace')[-3000:]}" for path in self.folder.glob("*.log")
-        )
+        return "\n".join(f"--- {path.stem}\n{self.log(path.stem)[-3000:]}" for path in self.folder.glob("*.log"))
 
     def superlink(self) -> None:
         """Start the SuperLink, with TLS and keys of nodes; it keeps its state in a file."""
@@ -138,13 +137,6 @@ class Deployment:
             with suppress(subprocess.TimeoutExpired):
                 self.started[f"supernode-{name}"].wait(0.1)
 
-    def all_up(self) -> None:
-        """Start everything but a federation."""
-        self.superlink()
-        for name in NAMES:
-            self.register(name)
-            self.supernode(name)
-
     def proxy(self, program: str, server: str) -> None:
         """Start nginx with a section `server`, for this machine's ports."""
         own = server.replace("listen 443", f"listen 127.0.0.1:{self.ports['proxy']}")
@@ -157,7 +149,7 @@ class Deployment:
 
     def app_of_the_server(self) -> int:
         """The process of the server's part of a run, which the SuperLink has started."""
-        below = _below(self.started["superlink"].pid)
+        below = started_by(self.started["superlink"].pid)
         (app,) = [number for number in below if b"flwr-serverapp" in _command(number)]
         return app
 
@@ -231,18 +223,6 @@ class Trial:
         return folder
 
 
-def _below(process: int) -> list[int]:
-    """The processes that this one has started, and those that they have; Flower gives some a group of their own."""
-    parents: dict[int, int] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
-    found = [process]
-    for number in found:
-        found += [child for child, parent in parents.items() if parent == number]
-    return found[1:]
-
-
 def _command(process: int) -> bytes:
     with suppress(OSError):
         return Path(f"/proc/{process}/cmdline").read_bytes()
@@ -254,8 +234,7 @@ def deployed(folder: Path, town: Town, federation: Federation) -> Iterator[Deplo
     """Write certificates, keys and the data of each client; end all processes at last."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "ca.crt").write_bytes(certificate_pem([town.ca]))
-    (folder / "superlink.crt").write_bytes(certificate_pem(town["superlink"].chain))
-    (folder / "superlink.key").write_bytes(town["superlink"].key_pem)
+    town.save("superlink", folder)
     names = sorted(federation)
     for name in names:
         write_samples(folder, name, federation[name])
@@ -264,14 +243,11 @@ def deployed(folder: Path, town: Town, federation: Federation) -> Iterator[Deplo
     ports = {name: free_port() for name in ("superlink", "proxy", "mallory", *names)}
     made = Deployment(folder, ports, federation)
     (folder / "flwr").mkdir()
-    doors = {"here": "superlink", "proxied": "proxy"}
-    (folder / "flwr" / "config.toml").write_text(
-        '[superlink]\ndefault = "here"\n'
-        + "".join(
-            f'\n[superlink.{name}]\naddress = "127.0.0.1:{ports[door]}"\nroot-certificates = "{folder / "ca.crt"}"\n'
-            for name, door in doors.items()
-        )
-    )
+    doors: dict[str, Any] = {
+        name: {"address": f"127.0.0.1:{ports[door]}", "root-certificates": str(folder / "ca.crt")}
+        for name, door in (("here", "superlink"), ("proxied", "proxy"))
+    }
+    (folder / "flwr" / "config.toml").write_text(tomli_w.dumps({"superlink": {"default": "here", **doors}}))
     try:
         yield made
     finally:
@@ -281,10 +257,8 @@ def deployed(folder: Path, town: Town, federation: Federation) -> Iterator[Deplo
 
 def _write_key(folder: Path, name: str) -> None:
     """Write a node's key as OpenSSH does."""
-    key = ec.generate_private_key(ec.SECP384R1())
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
-    )
-    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    key, unlocked = ec.generate_private_key(ec.SECP384R1()), serialization.NoEncryption()
+    private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, unlocked)
     (folder / name).write_bytes(private)
+    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     (folder / f"{name}.pub").write_bytes(public)

@@ -7,7 +7,7 @@ from threading import Condition
 
 from fedkin.network.link import LARGEST, Link, LinkError, Missed
 
-__all__ = ["MemoryLink", "MemoryNetwork", "Switch"]
+__all__ = ["MemoryLink", "MemoryNetwork"]
 
 
 class MemoryNetwork:
@@ -23,10 +23,9 @@ class MemoryNetwork:
     def __init__(self) -> None:
         self._state = Condition()
         self._open: dict[str, MemoryLink] = {}
-        self._gone: set[str] = set()
         self._cut: set[frozenset[str]] = set()
-        self._held: list[Switch] = []
-        self._spoilt: list[Switch] = []
+        self._held: set[str] = set()
+        self._spoilt: set[tuple[str, str]] = set()
 
     def link(self, name: str) -> MemoryLink:
         """The end of this participant; after it was closed, a new one without offers, as after a restart."""
@@ -37,29 +36,23 @@ class MemoryNetwork:
             self._state.notify_all()
         return link
 
-    def cut(self, one: str, other: str) -> None:
-        """Cut the link between two; pulls wait, and find nothing in time."""
-        self._change(lambda: self._cut.add(frozenset((one, other))))
+    def cut(self, *names: str) -> None:
+        """Cut the link between two, or one off from all others; pulls wait, and find nothing in time."""
+        self._change(lambda: self._cut.add(frozenset(names)))
 
-    def mend(self, one: str, other: str) -> None:
-        """Join the two again; pulls that still wait go on."""
-        self._change(lambda: self._cut.discard(frozenset((one, other))))
+    def mend(self, *names: str) -> None:
+        """Join them again; pulls that still wait go on."""
+        self._change(lambda: self._cut.discard(frozenset(names)))
 
-    def drop(self, name: str) -> None:
-        """Cut a participant off from all others; its own link stays open and does not know."""
-        self._change(lambda: self._gone.add(name))
+    def hold(self, owner: str) -> Callable[[], None]:
+        """Keep the offers of `owner` back; returns what lets them through again."""
+        self._change(lambda: self._held.add(owner))
+        return lambda: self._change(lambda: self._held.remove(owner))
 
-    def back(self, name: str) -> None:
-        """Let a participant that was dropped reach the others again."""
-        self._change(lambda: self._gone.discard(name))
-
-    def hold(self, owner: str) -> Switch:
-        """Keep the offers of `owner` back until it is released."""
-        return Switch(self, self._held, owner)
-
-    def spoil(self, owner: str, prefix: str = "") -> Switch:
-        """Have pulls of these subjects refused until it is released, as if their signature were wrong."""
-        return Switch(self, self._spoilt, owner, prefix)
+    def spoil(self, owner: str, prefix: str = "") -> Callable[[], None]:
+        """Have pulls of subjects that begin so refused, as if signed wrongly; returns what lets them through again."""
+        self._change(lambda: self._spoilt.add((owner, prefix)))
+        return lambda: self._change(lambda: self._spoilt.remove((owner, prefix)))
 
     def opened(self, name: str, timeout: float = 30.0) -> None:
         """Wait until this participant is on the network; raises Missed if it does not come."""
@@ -73,34 +66,13 @@ class MemoryNetwork:
             self._state.notify_all()
 
     def _reached(self, one: str, other: str) -> bool:
-        return not self._gone & {one, other} and frozenset((one, other)) not in self._cut
+        return not self._cut & {frozenset(names) for names in ((one,), (other,), (one, other))}
 
     def _served(self, owner: str, to: str, subject: str) -> bytes | None:
         """What this participant would get now."""
-        held = any(switch.meets(owner, subject) for switch in self._held)
-        if owner not in self._open or held or not self._reached(owner, to):
+        if owner not in self._open or owner in self._held or not self._reached(owner, to):
             return None
         return self._open[owner].offers.get((to, subject))
-
-    def _why(self, owner: str, to: str) -> str:
-        there = owner in self._open and self._reached(owner, to)
-        return "not offered" if there else "not reached"
-
-
-class Switch:
-    """Something that happens to offers of `owner`, of subjects that begin with prefix, until `release`."""
-
-    def __init__(self, network: MemoryNetwork, among: list[Switch], owner: str, prefix: str = "") -> None:
-        self.network, self.among, self.owner, self.prefix = network, among, owner, prefix
-        network._change(lambda: among.append(self))
-
-    def meets(self, owner: str, subject: str) -> bool:
-        """Whether this offer is one of them."""
-        return owner == self.owner and subject.startswith(self.prefix)
-
-    def release(self) -> None:
-        """Let them through again."""
-        self.network._change(lambda: self.among.remove(self))
 
 
 class MemoryLink(Link):
@@ -133,11 +105,12 @@ class MemoryLink(Link):
             self._check_open()
             data = network._served(owner, self.me, subject)
             if data is None:
-                raise Missed(owner, subject, f"{network._why(owner, self.me)} within {timeout:g} s")
+                there = owner in network._open and network._reached(owner, self.me)
+                raise Missed(owner, subject, f"not {'offered' if there else 'reached'} within {timeout:g} s")
             return self._taken(owner, subject, data, most)
 
     def _taken(self, owner: str, subject: str, data: bytes, most: int) -> bytes:
-        if any(switch.meets(owner, subject) for switch in self._network._spoilt):
+        if any(owner == spoilt and subject.startswith(prefix) for spoilt, prefix in self._network._spoilt):
             raise self.refusal(owner, subject, "its signature is not that of the owner")
         if len(data) > most:
             raise self.refusal(owner, subject, f"{len(data):,} bytes; at most {most:,} are taken")

@@ -6,13 +6,11 @@ import ctypes
 import json
 import multiprocessing
 import os
-import select
 import statistics
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.context import ForkServerProcess as Process
@@ -25,7 +23,7 @@ import tomli_w
 from certificates import Town, free_port
 from fedkin.data.own import own_client
 from fedkin.federation import Federation
-from fedkin.network.identity import certificate_pem, write_private
+from fedkin.network.identity import certificate_pem
 from fedkin.network.join_file import VERSION, Join, Member, read_join, write_join
 from fedkin.network.status import FILE, read_status
 from fedkin.records.run import Result
@@ -97,27 +95,28 @@ class Place:
     started: list[Process] = field(default_factory=list)
     gated: bool = False
 
-    def serve(self, *more: str, file: str = "join.toml", space: str = "") -> Process:
+    def serve(self, *more: str, space: str = "") -> Process:
         """Start the server; `more` are --out or --resume."""
-        first = [] if "--resume" in more else [str(self.folder / "experiment.toml")]
-        join = ["--join", str(self.folder / file), "--key", str(self.folder / "server.key")]
-        return self._start("server", "serve", *first, *join, *more, space=space)
+        first = [] if "--resume" in more else ["experiment.toml"]
+        return self._start("server", "serve", *first, "--join", "join.toml", "--key", "server.key", *more, space=space)
 
-    def join(self, name: str, *more: str, file: str = "join.toml", space: str = "") -> Process:
-        """Start a client."""
-        return self._start(name, "join", str(self.folder / file), *self._files(name, name), *more, space=space)
+    def join(self, name: str, file: str = "join.toml", space: str = "", key: str = "", data: str = "") -> Process:
+        """Start a client, with its own key and samples or others; it writes to the log of `name`."""
+        words = ["--key", f"{key or name}.key", "--data", f"{data or name}.npz", "--state", f"{name}-state", "--yes"]
+        return self._start(name, "join", file, *words, space=space)
 
-    def leave(self, name: str, file: str = "join.toml") -> Process:
+    def join_all(self, far: Iterable[str] = (), file: str = "far.toml", space: str = "") -> dict[str, Process]:
+        """Start all clients, those that are far with this join file."""
+        return {name: self.join(name, file if name in far else "join.toml", space) for name in self.names}
+
+    def whole(self, run: Path | None) -> None:
+        """Run all clients, and a server with this folder if there is one, until they have ended well."""
+        server = {} if run is None else {"server": self.serve("--out", str(run))}
+        ended(self, {**server, **self.join_all()})
+
+    def leave(self, name: str) -> Process:
         """Start the command by which a client leaves for good."""
-        return self._start(name, "leave", str(self.folder / file), "--key", str(self.folder / f"{name}.key"))
-
-    def start_as(self, name: str, command: str, key: str, data: str, file: str) -> Process:
-        """Start a participant with this key, these samples and this join file; it writes to the log of `name`."""
-        state = ["--state", str(self.folder / f"{name}-state")]
-        return self._start(name, command, str(self.folder / file), *self._files(key, data), *state)
-
-    def _files(self, key: str, data: str) -> list[str]:
-        return ["--data", str(self.folder / f"{data}.npz"), "--key", str(self.folder / f"{key}.key"), "--yes"]
+        return self._start(name, "leave", "join.toml", "--key", f"{name}.key")
 
     @property
     def ports(self) -> dict[str, int]:
@@ -151,87 +150,69 @@ class Place:
         """Let gated peers do the rounds up to this one."""
         _write(self.gate / "open", last)
 
-    def level(self, names: Iterable[str], round: int, within: float = 300) -> None:
-        """Wait until these gated peers, and all of them see each other, stand before a round that is not open."""
-        names, end, pause = set(names), time.monotonic() + within, threading.Event()
-        while not all(self._stands(name, round, names - {name}) for name in names):
-            failed = self.failed()
-            assert not failed, f"not before round {round}, since one has ended with an error:\n{failed}"
-            assert time.monotonic() < end, f"not before round {round} within {within:g} s: {sorted(names)}"
-            pause.wait(0.1)
+    def wait(self, done: Callable[[], bool], what: str, within: float = 300) -> None:
+        """Wait until this is so."""
+        end, pause = time.monotonic() + within, threading.Event()
+        while not done():
+            assert all((process.exitcode or 0) <= 0 for process in self.started), (
+                f"not {what}, since one has ended with an error:\n{self.tails()}"
+            )
+            assert time.monotonic() < end, f"not {what} within {within:g} s:\n{self.tails()}"
+            pause.wait(0.05)
 
-    def _stands(self, name: str, round: int, others: set[str]) -> bool:
+    def level(self, round: int) -> None:
+        """Wait until all gated peers, who see each other, stand before a round that is not open."""
+        self.wait(lambda: all(self._stands(name, round) for name in self.names), f"before round {round}")
+
+    def _stands(self, name: str, round: int) -> bool:
         status = self.folder / f"{name}-state" / FILE
         if _number(self.gate / name) != round or not status.exists():
             return False
         seen = read_status(status).others
-        return all(other in seen and seen[other].here for other in others)
+        return all(other in seen and seen[other].here for other in self.names if other != name)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the clients."""
+        return sorted(self.clients)
 
     def log(self, name: str) -> str:
         """What a process has said so far."""
         path = self.folder / f"{name}.log"
-        return path.read_text() if path.exists() else ""
+        return path.read_text(errors="replace") if path.exists() else ""
 
-    def follow(self, name: str) -> Follow:
-        """A reader of what a process says from now on."""
-        return Follow(self, self.folder / f"{name}.log")
-
-    def failed(self) -> str:
-        """The last words of all, if one has ended with an error; empty if none has."""
-        if all((process.exitcode or 0) <= 0 for process in self.started):
-            return ""
-        return "\n".join(f"{path.name}\n{path.read_text()[-2000:]}" for path in sorted(self.folder.glob("*.log")))
+    def tails(self) -> str:
+        """The last words of all."""
+        return "\n".join(f"{path.name}\n{self.log(path.stem)[-2000:]}" for path in sorted(self.folder.glob("*.log")))
 
 
 class Follow:
-    """Reads a file that grows."""
+    """Reads what a process says."""
 
-    def __init__(self, place: Place, path: Path) -> None:
-        path.touch()
-        self.place, self.path, self.left = place, path, b""
-        self.process = subprocess.Popen(["tail", "-n", "+1", "-f", str(path)], stdout=subprocess.PIPE)
+    def __init__(self, place: Place, name: str) -> None:
+        self.place, self.name, self.read = place, name, 0
 
-    def until(self, words: str, within: float = 300) -> None:
-        """Wait for a line with these words."""
-        assert self.process.stdout is not None
-        number, end = self.process.stdout.fileno(), time.monotonic() + within
-        while True:
-            line, newline, rest = self.left.partition(b"\n")
-            if newline:
-                self.left = rest
-                if words in line.decode():
-                    return
-                continue
-            ready, _, _ = select.select([number], [], [], 1.0)
-            if ready:
-                self.left += os.read(number, 1 << 16)
-                continue
-            failed = self.place.failed()
-            assert not failed, f"no {words!r}, since one has ended with an error:\n{failed}"
-            assert time.monotonic() < end, f"no {words!r} within {within:g} s:\n{self.path.read_text()[-3000:]}"
+    def until(self, words: str) -> None:
+        """Wait for a line with these words, after the one that was found last."""
+        self.place.wait(lambda: self._found(words), f"in the log of {self.name}: {words!r}")
 
-    def __enter__(self) -> Follow:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.process.terminate()
-        self.process.communicate()
+    def _found(self, words: str) -> bool:
+        text = self.place.log(self.name)
+        found = text.find(words, self.read)
+        end = text.find("\n", found) if found >= 0 else -1
+        self.read = max(self.read, end)
+        return end >= 0
 
 
 @contextmanager
 def made(
-    folder: Path,
-    table: dict[str, Any],
-    town: Town,
-    federation: Federation,
-    peers: bool = False,
+    folder: Path, table: dict[str, Any], town: Town, federation: Federation, peers: bool = False,
     host: str = "127.0.0.1",
-) -> Iterator[Place]:
+) -> Iterator[Place]:  # fmt: skip
     """Write keys, certificates, data of each client, the experiment and the join file; end all processes at last."""
     names = sorted(federation)
     for name in ("server", *names):
-        write_private(folder / f"{name}.key", town[name].key_pem)
-        (folder / f"{name}.crt").write_bytes(certificate_pem(town[name].chain))
+        town.save(name, folder)
     for name, client in federation.items():
         write_samples(folder, name, client)
     text = tomli_w.dumps(table)
@@ -280,11 +261,18 @@ def kill(*processes: Process) -> None:
         process.join()
 
 
+def equal(folder: Path, here: Result) -> None:
+    """Assert that the records of a server are those of a simulation."""
+    assert rounds(folder) == here.rounds
+    assert sorted(rows(folder, "clients")) == sorted(here.clients)
+    assert sorted(rows(folder)) == sorted(here.messages)
+
+
 def ended(place: Place, processes: Mapping[str, Process], within: float = 500) -> None:
     """Wait until all have ended well."""
     for name, process in processes.items():
         process.join(within)
-        assert process.exitcode == 0, f"{name}\n" + "\n".join(place.log(each)[-2000:] for each in processes)
+        assert process.exitcode == 0, f"{name}\n{place.tails()}"
 
 
 def rounds(folder: Path) -> list[dict[str, Any]]:

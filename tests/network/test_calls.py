@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import cast
 
 import pytest
@@ -11,14 +10,16 @@ import pytest
 from fedkin.network.calls import AnsweringLink, CallingLink, Mailbox
 from fedkin.network.link import LinkError, Missed, Refused
 from network.called import CalledNetwork
-from network.federations import NOWHERE, Ending, clients, experiment, federated, served, simulated, state_in
-from support import PATTERNS, same
 
 WAIT = 60.0
 
 
-def test_offers_come_both_ways_and_may_be_pulled_again() -> None:
-    network = CalledNetwork()
+@pytest.fixture
+def network() -> CalledNetwork:
+    return CalledNetwork()
+
+
+def test_offers_come_both_ways_and_may_be_pulled_again(network: CalledNetwork) -> None:
     with network.link("ann") as ann, network.link("server") as server, ThreadPoolExecutor(1) as pool:
         order = pool.submit(ann.pull, "server", "r/0/order", WAIT)
         server.offer("ann", "r/0/order", b"train")
@@ -55,8 +56,7 @@ def test_who_waits_is_called_only_when_there_is_something_and_now_and_then(monke
             order.result(WAIT)
 
 
-def test_an_answer_that_is_lost_comes_with_the_next() -> None:
-    network = CalledNetwork()
+def test_an_answer_that_is_lost_comes_with_the_next(network: CalledNetwork) -> None:
     with network.link("ann") as ann, network.link("server") as server:
         network.lost.add("ann")
         ann.offer("server", "hello", b"one")
@@ -65,8 +65,7 @@ def test_an_answer_that_is_lost_comes_with_the_next() -> None:
 
 
 @pytest.mark.slow
-def test_who_begins_anew_is_told_everything_and_has_offered_nothing() -> None:
-    network = CalledNetwork()
+def test_who_begins_anew_is_told_everything_and_has_offered_nothing(network: CalledNetwork) -> None:
     with network.link("server") as server:
         with network.link("ann") as ann:
             ann.offer("server", "hello", b"one")
@@ -89,35 +88,29 @@ def test_who_begins_anew_is_told_everything_and_has_offered_nothing() -> None:
                     ann.pull("server", "terms", 0)
 
 
-def test_who_is_not_reached_is_not_present_until_it_is_back() -> None:
-    network = CalledNetwork()
-    with network.link("server") as server:
-        ann = network.link("ann")
-        ann.offer("server", "hello", b"1")
-        server.pull("ann", "hello", WAIT)
-        ann.close()
-        calling = cast(CallingLink, server)
-        with calling.state:
-            assert calling.state.wait_for(lambda: "ann" not in calling.here, WAIT)
+def test_who_is_not_reached_is_not_present_until_it_is_back(network: CalledNetwork) -> None:
+    with network.link("server") as link:
+        server = cast(CallingLink, link)
+        with network.link("ann") as ann:
+            ann.offer("server", "hello", b"1")
+            server.pull("ann", "hello", WAIT)
+        with server.state:
+            assert server.state.wait_for(lambda: "ann" not in server.here, WAIT)
         with pytest.raises(Missed, match="not reached"):
             server.pull("ann", "r/0/answer", 0)
-        with network.link("ann"), calling.state:
-            assert calling.state.wait_for(lambda: "ann" in calling.here, WAIT)
+        with network.link("ann"), server.state:
+            assert server.state.wait_for(lambda: "ann" in server.here, WAIT)
 
 
-def test_a_letter_of_another_name_is_refused() -> None:
-    network = CalledNetwork()
-    with network.link("server") as server:
+def test_a_letter_of_another_name_is_refused(network: CalledNetwork) -> None:
+    with network.link("server") as link:
+        server = cast(CallingLink, link)
         network.known.add("ann")
         network.ends["ann"] = AnsweringLink("bob")
-        calling = cast(CallingLink, server)
-        with calling.state:
+        with server.state:
             wrong = "where 'server' writes to 'bob'"
-            assert calling.state.wait_for(lambda: any(wrong in line for line in network.said), WAIT)
+            assert server.state.wait_for(lambda: any(wrong in line for line in network.said), WAIT)
         assert server.present() == frozenset()
-
-
-LETTER = Mailbox("ann", "server").letter()
 
 
 def test_a_letter_that_was_overtaken_changes_nothing() -> None:
@@ -130,8 +123,7 @@ def test_a_letter_that_was_overtaken_changes_nothing() -> None:
     assert there.theirs == {"a": b"1", "b": b"2"}
 
 
-def test_names_subjects_sizes_and_a_closed_link_are_refused() -> None:
-    network = CalledNetwork()
+def test_names_subjects_sizes_and_a_closed_link_are_refused(network: CalledNetwork) -> None:
     with network.link("ann") as ann, network.link("server") as server:
         for link, to, subject in ((server, "a/b", "r"), (server, "server", "r"), (ann, "server", "R*")):
             with pytest.raises(Refused):
@@ -143,33 +135,3 @@ def test_names_subjects_sizes_and_a_closed_link_are_refused() -> None:
         ann.close()
         with pytest.raises(LinkError, match="closed"):
             ann.offer("server", "r", b"x")
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("one_at_a_time")
-@pytest.mark.parametrize("method", sorted({*PATTERNS} - {"dfedavgm", "mapl"}))
-def test_a_federation_is_the_simulation_bit_for_bit(method: str, tmp_path: Path) -> None:
-    plan = experiment(method, clients=3, rounds=2)
-    here = simulated(plan, tmp_path / "here")
-    result, _ = federated(plan, plan.federation(NOWHERE), tmp_path, CalledNetwork)
-    assert result.rounds == here.rounds
-    assert sorted(result.clients) == sorted(here.clients)
-    assert sorted(result.messages) == sorted(here.messages)
-    assert (tmp_path / "there" / "rounds.jsonl").read_bytes() == (tmp_path / "here" / "rounds.jsonl").read_bytes()
-    assert same(state_in(tmp_path / "there")["server"], state_in(tmp_path / "here")["server"])
-
-
-@pytest.mark.slow
-def test_a_server_and_a_client_that_begin_anew_go_on(tmp_path: Path) -> None:
-    plan = experiment("sfmtl-graph", clients=3, rounds=4, network={"grace": 60.0})
-    here = simulated(plan, tmp_path / "here")
-    with clients(plan.federation(NOWHERE), tmp_path / "nodes", CalledNetwork) as there:
-        there.start()
-        assert served(plan, there.network, tmp_path / "there", watcher=Ending(after=2)) is None
-        there.stop("c00")
-        there.start("c00")
-        result = served(plan, there.network, tmp_path / "there")
-        there.join()
-    assert result is not None
-    assert result.rounds == here.rounds
-    assert (tmp_path / "there" / "rounds.jsonl").read_bytes() == (tmp_path / "here" / "rounds.jsonl").read_bytes()

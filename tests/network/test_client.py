@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,6 @@ import fedkin
 from fedkin import codec
 from fedkin._version import __version__
 from fedkin.errors import ConfigError, MethodError
-from fedkin.federation import Federation
 from fedkin.learning.metrics import MEASURES
 from fedkin.network import agreement
 from fedkin.network.client import NetworkClient
@@ -26,37 +25,28 @@ from fedkin.network.status import FILE, read_status
 from fedkin.running.experiment import Experiment
 from fedkin.running.networked import settings_of, setup_of
 from fedkin.tasks import Task
-from network.federations import NOWHERE, Clients, Ending, clients, experiment, served
+from network.federations import NOWHERE, Clients, Owner, experiment
 from network.memory import MemoryNetwork
+from support import present, stored
 
 PLAN = experiment(clients=2, rounds=4)
-
-
-@pytest.fixture(scope="module")
-def federation() -> Federation:
-    return PLAN.federation(NOWHERE)
+FEDERATION = PLAN.federation(NOWHERE)
+CLIENT = FEDERATION["c00"]
 
 
 class Server:
     """A server by hand, for the client c00: it says what the test wants, and shows what came."""
 
-    def __init__(self, link: Link, there: Clients, plan_there: Experiment = PLAN) -> None:
-        self.link, self.there = link, there
-        self.task = there.federation.task
-        setup, self.mine = agreement.setup_and_agreement(settings_of(plan_there), self.task, setup_of)
-        assert setup is not None
-        self.setup = setup
-        self.number = 0
-        self.link.offer("c00", "terms", encode(agreement.Terms(agreement=self.mine, name="tiny")))
+    def __init__(self, link: Link, there: Clients) -> None:
+        self.link, self.there, self.task = link, there, there.federation.task
+        setup, mine = agreement.setup_and_agreement(settings_of(there.plan), self.task, setup_of)
+        self.setup, self.number = present(setup), 0
+        self.link.offer("c00", "terms", encode(agreement.Terms(agreement=mine, name="tiny")))
 
-    def join(self, epoch: str = "e1") -> dict[str, Any]:
-        """Let the client in; returns what it says of itself."""
+    def join(self, epoch: str = "e1") -> None:
+        """Let the client in."""
         self.epoch, self.number = epoch, 0
-        return self.welcome(run="r1", epoch=epoch, number=0)
-
-    def refuse(self) -> dict[str, Any]:
-        """Tell the client that it cannot take part; returns what it says of itself."""
-        return self.welcome(refused="it is unlike")
+        self.hello = self.welcome(run="r1", epoch=epoch, number=0)
 
     def welcome(self, **answer: Any) -> dict[str, Any]:
         """Answer the client's hello; returns it."""
@@ -76,32 +66,47 @@ class Server:
         self.number += 1
         return codec.decode(data)
 
-    def train(self, **fields: Any) -> dict[str, Any]:
-        """The answer to an order to train the net as it is at first."""
-        self.order(**{"message": {"params": dict(self.setup.net.initial)}, **fields})
+    def params(self, moved: float = 0.0) -> dict[str, Any]:
+        """The net as it is at first, or moved by a constant."""
+        return {"params": {name: tensor + moved for name, tensor in self.setup.net.initial.items()}}
+
+    def train(self, moved: float = 0.0, **fields: Any) -> dict[str, Any]:
+        """The answer to an order to train it."""
+        self.order(**{"message": self.params(moved), **fields})
         return self.answer()
+
+    def restart(self) -> None:
+        """Stop the client, and start it again."""
+        self.there.stop("c00")
+        self.there.start("c00")
 
 
 @contextmanager
-def by_hand(federation: Federation, root: Path, plan: Experiment = PLAN, **options: Any) -> Iterator[Server]:
-    """A server by hand, and the client c00."""
-    with clients(federation, root, **options) as there, there.network.link("server") as link:
-        server = Server(link, there, plan)
+def by_hand(folder: Path, plan: Experiment = PLAN, joins: bool = True, **options: Any) -> Iterator[Server]:
+    """A server by hand, and the client c00, which it has let in."""
+    with Clients(plan, folder, options=options) as there, there.network.link("server") as link:
+        server = Server(link, there)
         there.start("c00")
+        if joins:
+            server.join()
         yield server
 
 
-def test_a_phase_that_is_not_declared_and_a_round_too_many_are_refused(federation: Federation, tmp_path: Path) -> None:
-    with by_hand(federation, tmp_path) as server:
-        server.join()
-        told = server.train(phase="model_dump")
-        assert told["error"] == "the server asked for phase 'model_dump', which method 'fedavg' does not have"
-        assert server.train(round=40)["error"] == "the server asked for round 40 of 4"
-        for what in ("checkpoint", "models"):
-            server.order(what=what)
-            assert "order is not readable (what: " in server.answer()["error"]
-        assert "reply" in server.train()
-        assert f"refused: {told['error']}" in server.there.said["c00"]
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    with by_hand(tmp_path) as server:
+        yield server
+
+
+def test_a_phase_that_is_not_declared_and_a_round_too_many_are_refused(server: Server) -> None:
+    told = server.train(phase="model_dump")
+    assert told["error"] == "the server asked for phase 'model_dump', which method 'fedavg' does not have"
+    assert server.train(round=40)["error"] == "the server asked for round 40 of 4"
+    for what in ("checkpoint", "models"):
+        server.order(what=what)
+        assert "order is not readable (what: " in server.answer()["error"]
+    assert "reply" in server.train()
+    assert f"refused: {told['error']}" in server.there.said["c00"]
 
 
 @pytest.mark.parametrize(
@@ -112,144 +117,107 @@ def test_a_phase_that_is_not_declared_and_a_round_too_many_are_refused(federatio
         {"phase": ["train"]}, {"round": 5},
     ],
 )  # fmt: skip
-def test_an_odd_order_is_answered_in_one_line_and_the_client_goes_on(
-    fields: dict[str, Any], federation: Federation, tmp_path: Path
-) -> None:
-    with by_hand(federation, tmp_path) as server:
-        server.join()
-        told = server.train(**fields)
-        assert "error" in told or told["failed"]
-        assert "reply" not in told
-        server.link.offer("c00", f"r1/{server.epoch}/{server.number}/order", b"no tree")
-        assert server.answer()["error"].startswith("order is not readable (")
-        assert "reply" in server.train()
+def test_an_odd_order_is_answered_in_one_line_and_the_client_goes_on(fields: dict[str, Any], server: Server) -> None:
+    told = server.train(**fields)
+    assert "error" in told or told["failed"]
+    assert "reply" not in told
+    server.link.offer("c00", f"r1/{server.epoch}/{server.number}/order", b"no tree")
+    assert server.answer()["error"].startswith("order is not readable (")
+    assert "reply" in server.train()
 
 
-def test_a_state_in_which_a_bit_has_changed_is_refused(federation: Federation, tmp_path: Path) -> None:
-    with by_hand(federation, tmp_path) as server:
-        server.join()
-        server.train()
-        server.there.stop("c00")
-        (file,) = tmp_path.glob("c00/r1/round-*.safetensors")
-        data = bytearray(file.read_bytes())
-        data[-3] ^= 1
-        file.write_bytes(data)
-        server.there.start("c00")
-        server.join("e2")
-        server.order(round=2, begun=1, last=1)
-        server.there.join("c00")
-        assert "its hash does not fit: it was changed or is damaged" in server.there.errors["c00"]
+def test_a_state_in_which_a_bit_has_changed_is_refused(server: Server, tmp_path: Path) -> None:
+    server.train()
+    server.there.stop("c00")
+    (file,) = tmp_path.glob("nodes/c00/r1/round-*.safetensors")
+    data = bytearray(file.read_bytes())
+    data[-3] ^= 1
+    file.write_bytes(data)
+    server.there.start("c00")
+    server.join("e2")
+    server.order(round=2, begun=1, last=1)
+    server.there.join("c00")
+    assert "its hash does not fit: it was changed or is damaged" in server.there.errors["c00"]
 
 
 def test_a_client_that_reaches_nobody_says_why_and_leaves_after_a_stated_time(
-    federation: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fedkin.network.client._GIVE_UP", 0.3)
-    with clients(federation, tmp_path) as there:
+    with Clients(PLAN, tmp_path) as there:
         there.start("c00")
         there.join("c00")
         assert there.errors["c00"] == "the server was not reached for 0.3 s; the same command comes back"
         assert "waiting for at most" in there.said["c00"][0]
 
 
-def test_an_offer_that_is_forged_on_its_way_is_refused_and_asked_for_again(
-    federation: Federation, tmp_path: Path
-) -> None:
-    with by_hand(federation, tmp_path) as server:
-        server.join()
-        forge = server.there.network.spoil("server", "r1/e1/0/")
-        server.order(message={"params": dict(server.setup.net.initial)})
-        server.there.heard("c00", "refused: server: r1/e1/0/order")
-        forge.release()
-        assert "reply" in server.answer()
+def test_an_offer_that_is_forged_on_its_way_is_refused_and_asked_for_again(server: Server) -> None:
+    release = server.there.network.spoil("server", "r1/e1/0/")
+    server.order(message=server.params())
+    server.there.heard("c00", "refused: server: r1/e1/0/order")
+    release()
+    assert "reply" in server.answer()
 
 
-def test_why_a_metric_failed_stays_with_the_client(federation: Federation, tmp_path: Path) -> None:
+def test_why_a_metric_failed_stays_with_the_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     @fedkin.metric(higher=True)
     def each(outputs: Any, targets: Any) -> Any:
         raise ValueError(f"these are {targets.tolist()}")
 
-    MEASURES["each"] = each
-    try:
-        plan = experiment(clients=2, run={"metrics": ["each"]})
-        with by_hand(federation, tmp_path, plan) as server:
-            server.join()
-            params = {"params": dict(server.setup.net.initial)}
-            server.order(what="scores", message=params)
-            told = server.answer()
-            said = server.there.said["c00"]
-    finally:
-        del MEASURES["each"]
+    monkeypatch.setitem(MEASURES, "each", each)
+    with by_hand(tmp_path, experiment(clients=2, run={"metrics": ["each"]})) as server:
+        told, said = server.train(what="scores"), server.there.said["c00"]
     assert told["error"] == "metric 'each' failed (ValueError): the participant's own log says why"
     assert any(line.startswith("metric 'each', client 'c00': ValueError: these are [") for line in said)
 
 
-def test_an_answer_that_the_server_did_not_hear_is_given_again(federation: Federation, tmp_path: Path) -> None:
-    with by_hand(federation, tmp_path) as server:
-        server.join()
-        first = server.train()
-        server.number -= 1
-        server.there.stop("c00")
-        server.there.start("c00")
-        server.welcome(run="r1", epoch="e1", number=0)
-        again = server.answer()
-        # Trained once: the state has counted one phase, and the answer is that one.
-        assert torch.equal(*(t["reply"]["params"]["head.bias"] for t in (first, again)))
-        (file,) = tmp_path.glob("c00/r1/round-*.safetensors")
-        assert codec.decode(file.read_bytes()[32:])["part"]["steps"] == {"train": 0}
+def test_an_answer_that_the_server_did_not_hear_is_given_again(server: Server, tmp_path: Path) -> None:
+    first = server.train()
+    server.number -= 1
+    server.restart()
+    server.welcome(run="r1", epoch="e1", number=0)
+    again = server.answer()
+    # Trained once: the state has counted one phase, and the answer is that one.
+    assert torch.equal(*(t["reply"]["params"]["head.bias"] for t in (first, again)))
+    (file,) = tmp_path.glob("nodes/c00/r1/round-*.safetensors")
+    assert codec.decode(file.read_bytes()[32:])["part"]["steps"] == {"train": 0}
 
 
-def test_a_round_that_is_begun_again_by_another_process_of_the_server_is_said_once(
-    federation: Federation, tmp_path: Path
-) -> None:
-    with by_hand(federation, tmp_path) as server:
-        server.join()
-        server.train()
-        server.link.offer("c00", "now", encode(Pointer(epoch="e2", number=0)))
-        server.join("e2")
-        assert "reply" in server.train()
-        assert server.there.said["c00"].count("round 1: train") == 1
-        assert server.there.nodes["c00"].status.round == 1
+def test_a_round_that_is_begun_again_by_another_process_of_the_server_is_said_once(server: Server) -> None:
+    server.train()
+    server.link.offer("c00", "now", encode(Pointer(epoch="e2", number=0)))
+    server.join("e2")
+    assert "reply" in server.train()
+    assert server.there.said["c00"].count("round 1: train") == 1
+    assert server.there.nodes["c00"].status.round == 1
 
 
 @pytest.mark.parametrize(("begun", "left"), [(3, [2, 3]), (0, []), (4, [2, 3, 4])])
 def test_the_last_three_states_are_kept_and_those_that_the_server_has_given_up_are_not(
-    federation: Federation, tmp_path: Path, begun: int, left: list[int]
+    server: Server, tmp_path: Path, begun: int, left: list[int]
 ) -> None:
-    with by_hand(federation, tmp_path) as server:
-        server.join()
-        for round in (1, 2, 3, 4):
-            assert "reply" in server.train(round=round, last=round - 1)
-        server.there.stop("c00")
-        server.there.start("c00")
-        server.join("e2")
-        server.order(what="scores", message={"params": dict(server.setup.net.initial)}, begun=begun, round=begun)
-        assert "score" in server.answer()
-        assert sorted(int(path.stem[6:]) for path in tmp_path.glob("c00/r1/round-*")) == left
+    for round in (1, 2, 3, 4):
+        assert "reply" in server.train(round=round, last=round - 1)
+    server.restart()
+    server.join("e2")
+    assert "score" in server.train(what="scores", begun=begun, round=begun)
+    assert sorted(int(path.stem[6:]) for path in tmp_path.glob("nodes/c00/r1/round-*")) == left
 
 
-def test_a_client_whose_state_is_lost_does_not_go_on_without(federation: Federation, tmp_path: Path) -> None:
-    with by_hand(federation, tmp_path) as server:
-        server.join()
-        server.order(message={}, round=3, last=2)
+def test_a_client_whose_state_is_lost_does_not_go_on_without(server: Server) -> None:
+    server.order(message={}, round=3, last=2)
+    server.there.join("c00")
+    assert "this client's state of round 2 is not in" in server.there.errors["c00"]
+
+
+def test_what_leaves_is_shown_before_anything_is_sent(tmp_path: Path) -> None:
+    owner = Owner("no")
+    with by_hand(tmp_path, joins=False, consent=owner) as server:
         server.there.join("c00")
-        assert "this client's state of round 2 is not in" in server.there.errors["c00"]
-
-
-def test_what_leaves_is_shown_before_anything_is_sent(federation: Federation, tmp_path: Path) -> None:
-    shown: list[list[str]] = []
-
-    def no(lines: list[str]) -> bool:
-        shown.append(lines)
-        return False
-
-    with by_hand(federation, tmp_path, consent=no) as server:
-        server.there.join("c00")
-        assert server.there.errors == {"c00": "left"}
+        assert server.there.errors == {"c00": "Left"}
         assert server.link.bytes_in == {}
-        (lines,) = shown
-        assert lines[0].startswith("train: params (of the net: body.1.weight [8, 64], body.1.bias [8], head.weight")
-        assert "about 2,448 bytes each time" in lines[0]
+    assert owner.told[0].startswith("train: params (of the net: body.1.weight [8, 64], body.1.bias [8], head.weight")
+    assert "about 2,448 bytes each time" in owner.told[0]
 
 
 @pytest.mark.parametrize(
@@ -260,47 +228,31 @@ def test_what_leaves_is_shown_before_anything_is_sent(federation: Federation, tm
     ],
 )
 def test_names_of_columns_and_classes_are_shown_before_they_are_sent(
-    names: list[str], line: str, federation: Federation, tmp_path: Path
+    names: list[str], line: str, tmp_path: Path
 ) -> None:
-    lines: list[str] = []
-    named = replace(federation["c00"], about={"columns": names}, group="ward 3")
-
-    def no(told: list[str]) -> bool:
-        lines.extend(told)
-        return False
-
-    with by_hand(federation, tmp_path, client=named, consent=no) as server:
+    named, owner = replace(CLIENT, about={"columns": names}, group="ward 3"), Owner("no")
+    with by_hand(tmp_path, client=named, joins=False, consent=owner) as server:
         server.there.join("c00")
         assert server.link.bytes_in == {}
-    assert line in lines
-    assert any("its group 'ward 3'" in told for told in lines)
+    assert line in owner.told
+    assert any("its group 'ward 3'" in told for told in owner.told)
 
 
 @pytest.mark.parametrize("answer", ["yes", "no", "nobody can be asked"])
-def test_a_client_that_cannot_take_part_says_so_with_consent_only(
-    answer: str, federation: Federation, tmp_path: Path
-) -> None:
-    lines: list[str] = []
-    named = replace(federation["c00"], about={"columns": ["age", "dose"]})
-
-    def ask(told: list[str]) -> bool:
-        lines.extend(told)
-        if answer == "nobody can be asked":
-            raise ConfigError(answer)
-        return answer == "yes"
-
+def test_a_client_that_cannot_take_part_says_so_with_consent_only(answer: str, tmp_path: Path) -> None:
+    named, owner = replace(CLIENT, about={"columns": ["age", "dose"]}), Owner(answer)
     other = settings_of(experiment(clients=2, training={"lr": 0.2}))
-    with by_hand(federation, tmp_path, client=named, consent=ask, settings=other) as server:
+    with by_hand(tmp_path, client=named, joins=False, consent=owner, settings=other) as server:
         if answer == "yes":
-            hello = server.refuse()
+            hello = server.welcome(refused="it is unlike")
             assert hello["agreement"]["columns"] == ["age", "dose"]
             # No run has begun, so that nobody needs to know these samples again.
-            assert hello["about"]["digest"] != about_of(named, federation.task).digest
+            assert hello["about"]["digest"] != about_of(named, FEDERATION.task).digest
         server.there.join("c00")
         assert server.there.errors["c00"].startswith("this client cannot take part: training.lr is 0.2 here and 0.1")
         assert answer == "yes" or server.link.bytes_in == {}
-    assert lines[0] == server.there.errors["c00"]
-    assert "names of its columns: age, dose" in lines
+    assert owner.told[0] == server.there.errors["c00"]
+    assert "names of its columns: age, dose" in owner.told
 
 
 # -- refused on both sides ------------------------------------------------------------------------------------
@@ -308,9 +260,8 @@ def test_a_client_that_cannot_take_part_says_so_with_consent_only(
 
 @pytest.mark.parametrize("device", ["gpu0", "cuda:77"])
 def test_a_device_that_is_not_there_is_refused_before_anything_is_asked(device: str, tmp_path: Path) -> None:
-    federation = PLAN.federation(NOWHERE)
     with MemoryNetwork().link("c00") as link, pytest.raises(ConfigError, match=f"device: .*{device}"):
-        NetworkClient(link, (federation["c00"], federation.task), setup_of, tmp_path, device=device)
+        NetworkClient(link, (CLIENT, FEDERATION.task), setup_of, tmp_path, device=device)
 
 
 def test_of_another_version_nothing_else_is_read() -> None:
@@ -327,101 +278,81 @@ def test_metrics_that_are_not_readable_are_refused(metrics: Any) -> None:
         read(agreement.Terms, codec.encode({"agreement": {"settings": "", "metrics": metrics}}))
 
 
-def other_task(there: Clients, patch: pytest.MonkeyPatch) -> dict[str, Any]:
-    client = there.federation["c00"]
-    narrow = Task(10, (1, 8, 7))
-    train, test = (replace(s, x=s.x[..., :7]) for s in (client.train, client.test))
-    there.federation = Federation(
-        [replace(client, train=train, test=test)], narrow
-    )  # fmt: skip
-    return {"task": narrow}
+def without_metric(text: str, task: Task) -> Any:
+    with pytest.MonkeyPatch.context() as once:
+        once.delitem(MEASURES, "balanced-accuracy")
+        return setup_of(text, task)
 
 
-def other_settings(there: Clients, patch: pytest.MonkeyPatch) -> dict[str, Any]:
-    return {"settings": settings_of(experiment(clients=2, training={"lr": 0.2}))}
+NARROW = [replace(samples, x=stored(samples)[..., :7]) for samples in (CLIENT.train, CLIENT.test)]
+# What is other at the client: its options, or what it tells of itself; what it says, and what the server says.
+REFUSALS: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
+    "task": (
+        {"client": replace(CLIENT, train=NARROW[0], test=NARROW[1]), "task": Task(10, (1, 8, 7))}, {},
+        "the server refuses this client: inputs have shape (1, 8, 8) here and (1, 8, 7) there",
+        "shape (1, 8, 8) here and (1, 8, 7) there",
+    ),
+    "settings": (
+        {"settings": settings_of(experiment(clients=2, training={"lr": 0.2}))}, {},
+        "training.lr is 0.2 here and 0.1 there", "training.lr is 0.1 here and 0.2 there",
+    ),
+    "version": (
+        {}, {"version": "0.0.9"},
+        f"fedkin is 0.0.9 here and {__version__} there", f"fedkin is {__version__} here and 0.0.9 there",
+    ),
+    "seed": (
+        {"setup_of": lambda text, task: setup_of(text.replace("seed = 0", "seed = 1"), task)}, {},
+        "the first values of the net differ", "the first values of the net differ",
+    ),
+    "no such metric": (
+        {"setup_of": without_metric}, {},
+        "the experiment cannot be run here: run.metrics: no 'balanced-accuracy'",
+        "c00 is refused: the experiment cannot be run there: run.metrics: no 'balanced-accuracy'",
+    ),
+    "code": (
+        {}, {"metrics": (("balanced-accuracy", True, "0123456789abcdef"),)},
+        "metric 'balanced-accuracy' is other code here than there: use the same file",
+        "c00 is refused: metric 'balanced-accuracy' is other code here than there",
+    ),
+}  # fmt: skip
 
 
-def other_seed(there: Clients, patch: pytest.MonkeyPatch) -> dict[str, Any]:
-    return {"setup_of": lambda text, task: setup_of(text.replace("seed = 0", "seed = 1"), task)}
-
-
-def told_otherwise(patch: pytest.MonkeyPatch, **fields: Any) -> dict[str, Any]:
-    def changed(*given: Any) -> Any:
-        setup, own = agreement.setup_and_agreement(*given)
-        return setup, own.model_copy(update=fields)
-
-    patch.setattr("fedkin.network.client.setup_and_agreement", changed)
-    return {}
-
-
-def other_version(there: Clients, patch: pytest.MonkeyPatch) -> dict[str, Any]:
-    return told_otherwise(patch, version="0.0.9")
-
-
-def other_code(there: Clients, patch: pytest.MonkeyPatch) -> dict[str, Any]:
-    return told_otherwise(patch, metrics=(("balanced-accuracy", True, "0123456789abcdef"),))
-
-
-def no_metric(there: Clients, patch: pytest.MonkeyPatch) -> dict[str, Any]:
-    def lacking(text: str, task: Task) -> Any:
-        with pytest.MonkeyPatch.context() as once:
-            once.delitem(MEASURES, "balanced-accuracy")
-            return setup_of(text, task)
-
-    return {"setup_of": lacking}
-
-
-REFUSALS: list[tuple[Callable[[Clients, pytest.MonkeyPatch], dict[str, Any]], str, str]] = [
-    (other_task, "the server refuses this client: inputs have shape (1, 8, 8) here and (1, 8, 7) there",
-     "shape (1, 8, 8) here and (1, 8, 7) there"),
-    (other_settings, "training.lr is 0.2 here and 0.1 there", "training.lr is 0.1 here and 0.2 there"),
-    (other_version, f"fedkin is 0.0.9 here and {__version__} there", f"fedkin is {__version__} here and 0.0.9 there"),
-    (other_seed, "the first values of the net differ", "the first values of the net differ"),
-    (no_metric, "the experiment cannot be run here: run.metrics: no 'balanced-accuracy'",
-     "c00 is refused: the experiment cannot be run there: run.metrics: no 'balanced-accuracy'"),
-    (other_code, "metric 'balanced-accuracy' is other code here than there: use the same file",
-     "c00 is refused: metric 'balanced-accuracy' is other code here than there"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("change", "client_says", "server_says"), REFUSALS, ids=lambda value: getattr(value, "__name__", "")
-)
+@pytest.mark.parametrize(("options", "told", "client_says", "server_says"), REFUSALS.values(), ids=REFUSALS)
 def test_what_differs_is_refused_on_both_sides(
-    change: Callable[[Clients, pytest.MonkeyPatch], dict[str, Any]], client_says: str, server_says: str, tmp_path: Path,
+    options: dict[str, Any], told: dict[str, Any], client_says: str, server_says: str, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    asked = {"metrics": ["balanced-accuracy"]}
-    plan = experiment(clients=2, rounds=1, run=asked)
-    heard: list[str] = []
+    agree = agreement.setup_and_agreement
 
-    def say(line: str) -> None:
-        heard.append(line)
-        if line == "c01 is here":
-            there.start("c00", **change(there, monkeypatch))
+    def otherwise(*given: Any) -> Any:
+        setup, own = agree(*given)
+        return setup, own.model_copy(update=told)
 
     def over() -> bool:
+        if "c00" not in there.threads and "c01 is here" in there.said.get("server", ()):
+            monkeypatch.setattr("fedkin.network.client.setup_and_agreement", otherwise)
+            there.start("c00", **options)
         return "c00" in there.threads and not there.threads["c00"].is_alive()
 
-    with clients(plan.federation(NOWHERE), tmp_path / "nodes") as there:
+    with Clients(experiment(clients=2, rounds=1, run={"metrics": ["balanced-accuracy"]}), tmp_path) as there:
         there.start("c01")
         with pytest.raises(Exception, match="stopped while clients were awaited"):
-            served(plan, there.network, tmp_path / "there", say=say, watcher=Ending(until=over))
+            there.serve(until=over)
         there.join("c00")
-        assert client_says in there.errors["c00"]
-        assert "\n" not in there.errors["c00"]
-    (line,) = [line for line in heard if "is refused" in line]
+    assert client_says in there.errors["c00"]
+    assert "\n" not in there.errors["c00"]
+    (line,) = [line for line in there.said["server"] if "is refused" in line]
     assert server_says in line
     other = read_status(tmp_path / "there" / FILE).others["c00"]
     assert (other.refused, f"c00 is refused: {other.why}") == (1, line)
 
 
-def test_columns_of_other_names_are_refused(tmp_path: Path) -> None:
-    one, other = (
+def test_columns_of_other_names_are_refused() -> None:
+    one, other, unnamed = (
         agreement.Agreement(settings="", task=Task(2, (2,)), columns=names)
-        for names in (("age", "dose"), ("age", "sex"))
+        for names in (("age", "dose"), ("age", "sex"), ())
     )
     assert agreement.difference(one, other) == "the column 'dose' is here and not there"
     assert agreement.difference(other, one) == "the column 'dose' is there and not here"
-    assert agreement.difference(one, agreement.Agreement(settings="", task=Task(2, (2,)))) == ""
+    assert agreement.difference(one, unnamed) == ""
     assert agreement.Agreement.model_validate(tree_of(one)) == one

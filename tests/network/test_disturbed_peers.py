@@ -17,8 +17,8 @@ import pytest
 
 from certificates import Town, Wire
 from network.federations import state_in
-from network.processes import Place, accuracy, ended, kill, place_for, rows, simulated
-from support import same
+from network.processes import Follow, Place, accuracy, ended, kill, place_for, rows, simulated
+from support import present, same
 
 pytestmark = pytest.mark.slow
 
@@ -45,24 +45,23 @@ def test_all_that_come_back_in_time_change_no_bit(tmp_path: Path, town: Town) ->
         halves(place) as (far, wires),
     ):
         simulated(place, tmp_path / "here")
-        peers = {name: place.join(name, file=far if name in HALF else "join.toml") for name in NAMES}
-        with place.follow("c00") as said, place.follow("c07") as away:
-            said.until("mapl: round 2 ")
-            for name in KILLED:  # one after another
-                kill(peers[name])
-                peers[name] = place.join(name)
-            said.until("mapl: round 6 ")
-            for wire in wires:
-                wire.cut(apart=True)
-            said.until("is not connected: waiting")
-            away.until("is not connected: waiting")
-            for wire in wires:
-                wire.mend()
-            said.until("mapl: round 10 ")
-            for again in (12, 14):
-                kill(*peers.values())
-                peers = {name: place.join(name) for name in NAMES}
-                said.until(f"mapl: round {again} ")
+        peers, said, away = place.join_all(HALF, far), Follow(place, "c00"), Follow(place, "c07")
+        said.until("mapl: round 2 ")
+        for name in KILLED:  # one after another
+            kill(peers[name])
+            peers[name] = place.join(name)
+        said.until("mapl: round 6 ")
+        for wire in wires:
+            wire.cut(apart=True)
+        said.until("is not connected: waiting")
+        away.until("is not connected: waiting")
+        for wire in wires:
+            wire.mend()
+        said.until("mapl: round 10 ")
+        for again in (12, 14):
+            kill(*peers.values())
+            peers = place.join_all()
+            said.until(f"mapl: round {again} ")
         ended(place, peers)
     known = state_in(tmp_path / "here")["clients"]
     for name in NAMES:
@@ -77,14 +76,14 @@ class Stages:
     def __init__(self, place: Place) -> None:
         self.place, self.done = place, 0
 
-    def go_on(self, last: int | None = None) -> None:
-        """Let all do a few more rounds, or those up to this one."""
-        self.done = self.done + STAGE if last is None else last
+    def go_on(self) -> None:
+        """Let all do a few more rounds."""
+        self.done += STAGE
         self.place.open(self.done)
 
-    def all_there(self, names: list[str] = NAMES) -> None:
-        """Wait until these have done the rounds that are open, and see each other."""
-        self.place.level(names, self.done + 1)
+    def all_there(self) -> None:
+        """Wait until all have done the rounds that are open, and see each other."""
+        self.place.level(self.done + 1)
 
 
 def test_who_is_killed_stopped_and_cut_off_takes_part_again(tmp_path: Path, town: Town) -> None:
@@ -95,43 +94,41 @@ def test_who_is_killed_stopped_and_cut_off_takes_part_again(tmp_path: Path, town
     ):
         simulated(place, tmp_path / "here")
         place.gated, stages = True, Stages(place)
-        peers = {name: place.join(name, file=far if name in HALF else "join.toml") for name in NAMES}
-        with place.follow("c00") as said, place.follow("c07") as away:
-            stages.go_on()
-            stages.all_there()
-            for name in KILLED:
-                kill(peers[name])
-                stages.go_on()
-                said.until(f"{name}: gone: the connection is lost")
-                peers[name] = place.join(name)
-                stages.all_there()
-                stages.go_on()
-                said.until(f"{name}: heard again")
-                stages.all_there()
-            stopped = peers["c01"].pid
-            assert stopped is not None
-            os.kill(stopped, signal.SIGSTOP)
-            stages.go_on()
-            said.until("c01: gone: it does not answer")
-            os.kill(stopped, signal.SIGCONT)
+        peers, said, away = place.join_all(HALF, far), Follow(place, "c00"), Follow(place, "c07")
+
+        def heard_again(name: str) -> None:
             stages.all_there()
             stages.go_on()
-            said.until("c01: heard again")
+            said.until(f"{name}: heard again")
+
+        stages.go_on()
+        for name in KILLED:
             stages.all_there()
-            for wire in wires:
-                wire.cut(apart=True)
+            kill(peers[name])
             stages.go_on()
-            said.until("c07: gone")
-            away.until("c00: gone")
-            for wire in wires:
-                wire.mend()
-            stages.all_there()
-            stages.go_on()
-            said.until("c07: heard again")
-            away.until("c00: heard again")
-            stages.all_there()
-            assert stages.done < ROUNDS / 2
-            stages.go_on(ROUNDS)
+            said.until(f"{name}: gone: the connection is lost")
+            peers[name] = place.join(name)
+            heard_again(name)
+        stages.all_there()
+        stopped = present(peers["c01"].pid)
+        os.kill(stopped, signal.SIGSTOP)
+        stages.go_on()
+        said.until("c01: gone: it does not answer")
+        os.kill(stopped, signal.SIGCONT)
+        heard_again("c01")
+        stages.all_there()
+        for wire in wires:
+            wire.cut(apart=True)
+        stages.go_on()
+        said.until("c07: gone")
+        away.until("c00: gone")
+        for wire in wires:
+            wire.mend()
+        heard_again("c07")
+        away.until("c00: heard again")
+        stages.all_there()
+        assert stages.done < ROUNDS / 2
+        place.open(ROUNDS)
         ended(place, peers)
         states = {name: tmp_path / f"{name}-state" for name in NAMES}
         for name in NAMES[1:]:

@@ -15,7 +15,7 @@ from fedkin.network.agreement import Agreement, difference
 from fedkin.running.experiment import Experiment
 from fedkin.tasks import Task
 from image_folders import wards
-from network.federations import federated, simulated
+from network.federations import Clients, equal, simulated
 
 NAMES = ("north", "south")
 
@@ -44,9 +44,9 @@ def test_it_is_the_simulation_bit_for_bit(classes: tuple[str, ...], tmp_path: Pa
     plan = plan_for(place, classes=classes)
     here, own = simulated(plan, tmp_path / "here"), sites(plan, place).values()
     most = max((task for _, task in own), key=lambda task: task.classes)
-    result, _ = federated(plan, Federation([client for client, _ in own], most), tmp_path)
-    assert result.rounds == here.rounds
-    assert sorted(result.clients) == sorted(here.clients)
+    there = Clients(plan, tmp_path)
+    there.federation = Federation([client for client, _ in own], most)
+    equal(there.whole(), here)
 
 
 def test_a_site_that_numbers_classes_otherwise_is_refused(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -69,19 +71,13 @@ def test_what_is_written_is_read(tmp_path: Path, town: Town) -> None:
         (["members", "a b"], {}, "members: 'a b' cannot be a name"),
         (["members", "zoe"], {"certificate": "x"}, "members.zoe.certificate: not a certificate"),
         (["members", "server", "locator"], "tcp/h:1", "members.server.locator: expected tls/HOST:PORT"),
-        (["members", "server", "locator"], "tls/h:1#root_ca_certificate=x", "expected tls/HOST:PORT"),
-        (["members", "server", "locator"], "tls/h:1?prio=1", "expected tls/HOST:PORT"),
-        (["members", "server", "locator"], "tls/h:70000", "expected tls/HOST:PORT"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(
     tmp_path: Path, town: Town, path: list[str], value: object, why: str
 ) -> None:
-    whole = table(town)
-    *ways, last = path
-    place = whole
-    for way in ways:
-        place = place[way]
+    whole, (*ways, last) = table(town), path
+    place = reduce(getitem, ways, whole)
     place[last] = value
     if value is None:
         del place[last]
@@ -100,17 +96,16 @@ def test_a_certificate_of_another(tmp_path: Path, town: Town) -> None:
         read_join(tmp_path / "join.toml")
 
 
-def test_files_that_are_no_join_files(tmp_path: Path, town: Town) -> None:
+def test_files_that_are_no_join_files(tmp_path: Path) -> None:
     path = tmp_path / "join.toml"
     bad = (b"", b"\xff\xfe", b"= 3", b"a = " + b"[" * 10_000, b"x" * ((1 << 24) + 1), b"members = 9" + b"9" * 5000)
     for content in bad:
         path.write_bytes(content)
         with pytest.raises(ConfigError, match=rf"^{path}: "):
             read_join(path)
-    with pytest.raises(ConfigError, match="No such file"):
-        read_join(tmp_path / "none.toml")
-    with pytest.raises(ConfigError, match="Is a directory"):
-        read_join(tmp_path)
+    for place, why in ((tmp_path / "none.toml", "No such file"), (tmp_path, "Is a directory")):
+        with pytest.raises(ConfigError, match=why):
+            read_join(place)
 
 
 _TREES = st.recursive(
@@ -126,9 +121,7 @@ _TREES = st.recursive(
 def test_nothing_but_a_config_error_is_raised(tmp_path: Path, town: Town, data: st.DataObject) -> None:
     """A table with a value replaced by any other, and a text with bytes changed, are read or refused."""
     whole = table(town)
-    place, path = whole, data.draw(st.sampled_from([[], ["members"], ["members", "bob"]]))
-    for way in path:
-        place = place[way]
+    place = reduce(getitem, data.draw(st.sampled_from([[], ["members"], ["members", "bob"]])), whole)
     place[data.draw(st.sampled_from(sorted(place)) | st.text(max_size=8))] = data.draw(_TREES)
     try:
         text = bytearray(tomli_w.dumps(whole).encode())
@@ -146,6 +139,7 @@ def test_nothing_but_a_config_error_is_raised(tmp_path: Path, town: Town, data: 
 def test_locators() -> None:
     for good in ("tls/a:1", "tls/10.0.0.1:7447", "tls/[2001:db8::1]:7447", "tls/fed.example.org:65535"):
         assert locator(good) == good
-    for bad in ("", "a:1", "tls/a", "tls/:1", "tls/a:1\n", "tls/a b:1", "tls/a:1;x", "TLS/a:1", "tls/a:"):
+    odd = ("tls/a:1\n", "tls/a b:1", "tls/a:1;x", "tls/a:1#root_ca_certificate=x", "tls/a:1?prio=1", "tls/a:70000")
+    for bad in ("", "a:1", "tls/a", "tls/:1", "TLS/a:1", "tls/a:", *odd):
         with pytest.raises(ValueError, match="expected tls/HOST:PORT"):
             locator(bad)

@@ -16,27 +16,23 @@ Answers = SimpleQueue[tuple[bytes, bytes]]
 _FIRST = Part()
 
 
-def offer(data: bytes) -> Offer:
-    return Offer(data, hashlib.sha256(data).digest(), b"head")
-
-
 class Desk:
     """Offers to ann and bob, and what is refused."""
 
     def __init__(self) -> None:
         self.refused: list[str] = []
         self.dropped: SimpleQueue[str] = SimpleQueue()
-        self.opened: list[Offers] = []
+        self.offers = Offers(["ann", "bob"])
 
-    def offers(self) -> Offers:
-        made = Offers(["ann", "bob"])
-        self.opened.append(made)
-        return made
+    def put(self, to: str, data: bytes, subject: str = "r") -> bytes:
+        """Offer these bytes; returns their digest."""
+        digest = hashlib.sha256(data).digest()
+        self.offers.put(to, subject, Offer(data, digest, b"head"))
+        return digest
 
     def ask(
-        self, offers: Offers, asker: str = "ann", part: Part = _FIRST,
-        before: Callable[[], object] = lambda: None, subject: str = "r",
-    ) -> Answers:  # fmt: skip
+        self, asker: str = "ann", part: Part = _FIRST, before: Callable[[], object] = lambda: None, subject: str = "r"
+    ) -> Answers:
         """Ask; the answer comes into the queue, after `before`."""
         answers: Answers = SimpleQueue()
 
@@ -44,7 +40,7 @@ class Desk:
             before()
             answers.put((kind, data))
 
-        if why := offers.ask(Question(asker, subject, part, answer, lambda: self.dropped.put(asker))):
+        if why := self.offers.ask(Question(asker, subject, part, answer, lambda: self.dropped.put(asker))):
             self.refused.append(why)
         return answers
 
@@ -53,53 +49,48 @@ class Desk:
 def desk() -> Iterator[Desk]:
     desk = Desk()
     yield desk
-    for each in desk.opened:
-        each.close()
+    desk.offers.close()
 
 
 def test_parts_make_the_whole(desk: Desk) -> None:
-    offers = desk.offers()
     data = bytes(range(256)) * ((FIRST + 2 * PART) // 256 + 1)
-    offers.put("ann", "r", offer(data))
-    digest = hashlib.sha256(data).digest()
-    kind, whole = desk.ask(offers).get(timeout=30)
+    digest = desk.put("ann", data)
+    kind, whole = desk.ask().get(timeout=30)
     assert kind == HEAD + b"head"
     assert len(whole) == FIRST
     for number in (1, 2, 3):
-        kind, more = desk.ask(offers, part=Part(number, digest)).get(timeout=30)
+        kind, more = desk.ask(part=Part(number, digest)).get(timeout=30)
         assert kind == REST
         assert len(more) <= PART
         whole += more
     assert whole == data
-    assert desk.ask(offers, part=Part(4, digest)).get(timeout=30) == (REST, b"")
-    offers.put("ann", "r", offer(b"new"))
-    assert desk.ask(offers, part=Part(1, digest)).get(timeout=30) == (CHANGED, b"")
+    assert desk.ask(part=Part(4, digest)).get(timeout=30) == (REST, b"")
+    desk.put("ann", b"new")
+    assert desk.ask(part=Part(1, digest)).get(timeout=30) == (CHANGED, b"")
 
 
 def test_a_question_waits_for_its_own_offer(desk: Desk) -> None:
-    offers = desk.offers()
-    first, ann, bob = desk.ask(offers), desk.ask(offers), desk.ask(offers, "bob")
+    first, ann, bob = desk.ask(), desk.ask(), desk.ask("bob")
     assert desk.dropped.get(timeout=30) == "ann"  # of two questions for one subject the older one
-    offers.put("ann", "r", offer(b"x"))
+    desk.put("ann", b"x")
     assert ann.get(timeout=30) == (HEAD + b"head", b"x")
     assert first.empty()
     assert bob.empty()
-    offers.remove("r", "ann")
-    again = desk.ask(offers)
-    offers.put("ann", "r", offer(b"y"))
+    desk.offers.remove("r", "ann")
+    again = desk.ask()
+    desk.put("ann", b"y")
     assert again.get(timeout=30) == (HEAD + b"head", b"y")
-    offers.close()
+    desk.offers.close()
     assert desk.dropped.get(timeout=30) == "bob"
 
 
 def test_a_slow_link_delays_nobody_else(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedkin.network.offers.RUNNING", 2)
-    offers = desk.offers()
     for name in ("ann", "bob"):
-        offers.put(name, "r", offer(b"x"))
+        desk.put(name, b"x")
     go = Event()
-    slow = [desk.ask(offers, before=lambda: go.wait(60)) for _ in range(10)]
-    assert desk.ask(offers, "bob").get(timeout=30) == (HEAD + b"head", b"x")
+    slow = [desk.ask(before=lambda: go.wait(60)) for _ in range(10)]
+    assert desk.ask("bob").get(timeout=30) == (HEAD + b"head", b"x")
     assert all(answers.empty() for answers in slow)
     go.set()
     assert [answers.get(timeout=30)[0] for answers in slow] == [HEAD + b"head"] * 10
@@ -109,29 +100,27 @@ def test_what_is_beyond_the_limits_is_dropped(desk: Desk, monkeypatch: pytest.Mo
     for limit, value in {"RUNNING": 1, "QUEUED": 3, "WAITING": 1}.items():
         monkeypatch.setattr(f"fedkin.network.offers.{limit}", value)
     go = Event()
-    offers = desk.offers()
-    offers.put("ann", "r", offer(b"x"))
-    kept = [desk.ask(offers, before=lambda: go.wait(60)) for _ in range(3)]
-    desk.ask(offers)
+    desk.put("ann", b"x")
+    kept = [desk.ask(before=lambda: go.wait(60)) for _ in range(3)]
+    desk.ask()
     assert desk.refused == ["more than 3 questions wait for their answers"]
     go.set()
     assert [answers.get(timeout=30)[0] for answers in kept] == [HEAD + b"head"] * 3
-    older, newer = (desk.ask(offers, "bob", subject=subject) for subject in "ab")
+    older, newer = (desk.ask("bob", subject=subject) for subject in "ab")
     assert desk.dropped.get(timeout=30) == "bob"
     for subject in "ab":
-        offers.put("bob", subject, offer(b"x"))
+        desk.put("bob", b"x", subject)
     assert newer.get(timeout=30) == (HEAD + b"head", b"x")
     assert older.empty()
-    desk.ask(offers, "zoe")
+    desk.ask("zoe")
     assert desk.refused[1:] == ["it asks, and is not in the address book"]
     assert desk.dropped.empty()  # who asks drops what is refused
 
 
 def test_nothing_is_answered_after_the_end(desk: Desk) -> None:
-    offers = desk.offers()
-    offers.put("ann", "r", offer(b"x"))
-    offers.close()
-    offers.close()
-    desk.ask(offers)
+    desk.put("ann", b"x")
+    desk.offers.close()
+    desk.offers.close()
+    desk.ask()
     assert desk.dropped.get(timeout=30) == "ann"
     assert desk.refused == []

@@ -16,14 +16,13 @@ from fedkin.methods.dfedavgm import DFedAvgM
 from fedkin.network.messages import read
 from fedkin.network.peer_exchange import PeerExchange, PeerMessage
 from fedkin.views import PeerView
-from network.federations import Ending, experiment, own_models, simulated, state_in
-from network.peers import peers, rows_of, states, together
-from support import Losing, same
+from network.federations import experiment, own_models, simulated, state_in
+from network.peers import Peers, all_equal, rows_of, together
+from support import Ending, Losing, same
 
 UNLIKE = {"name": "mixed", "bodies": ["small-plain", "small-residual", "mlp"], "width": 8}
 
 
-@pytest.mark.usefixtures("one_at_a_time")
 @pytest.mark.parametrize(
     ("method", "sections"),
     [
@@ -36,16 +35,12 @@ UNLIKE = {"name": "mixed", "bodies": ["small-plain", "small-residual", "mlp"], "
 def test_it_is_the_simulation_bit_for_bit(method: str, sections: Mapping[str, Any], tmp_path: Path) -> None:
     plan = experiment(method, clients=8, **sections)
     here = simulated(plan, tmp_path / "here")
-    with peers(plan, tmp_path / "peers") as there:
-        there.start()
-        there.join()
-        assert there.errors == {}
-        assert same(state_in(tmp_path / "here")["clients"], states(there.root, there.federation))
-        own_models(there.root, here)
-        for name, result in there.results.items():
-            assert rows_of(result, name, "messages") == rows_of(here, name, "messages")
-            assert rows_of(result, name, "clients") == rows_of(here, name, "clients")
-            assert [row["sampled"] for row in result.rounds] == [row["sampled"] for row in here.rounds]
+    there = all_equal(plan, tmp_path)
+    own_models(there.root, here)
+    for name, result in there.results.items():
+        assert rows_of(result, name, "messages") == rows_of(here, name, "messages")
+        assert rows_of(result, name, "clients") == rows_of(here, name, "clients")
+        assert [row["sampled"] for row in result.rounds] == [row["sampled"] for row in here.rounds]
 
 
 class SaysTooMuch(DFedAvgM):
@@ -63,7 +58,6 @@ class SaysTooMuch(DFedAvgM):
                 answer = yield request
 
 
-@pytest.mark.usefixtures("one_at_a_time")
 def test_what_is_not_declared_is_not_sent_and_refused_as_in_the_simulation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,18 +72,14 @@ def test_what_is_not_declared_is_not_sent_and_refused_as_in_the_simulation(
     monkeypatch.setattr(PeerExchange, "_put", spied)
     plan = experiment(SaysTooMuch.name, clients=3, rounds=2, run={"network": "full"})
     here = simulated(plan, tmp_path / "here")
-    with peers(plan, tmp_path / "peers") as there:
-        there.start()
-        there.join()
-        assert there.errors == {}
-        assert same(state_in(tmp_path / "here")["clients"], states(there.root, there.federation))
-        for name in ("c00", "c02"):
-            both = [
-                [(*row[:4], *row[6:]) for row in rows_of(result, name, "messages") if row[6]]
-                for result in (here, there.results[name])
-            ]
-            assert both[0] == both[1]
-            assert {row[4:] for row in both[0]} == {("refused", "secret is not declared")}
+    there = all_equal(plan, tmp_path)
+    for name in ("c00", "c02"):
+        one, other = (
+            [(*row[:4], *row[6:]) for row in rows_of(result, name, "messages") if row[6]]
+            for result in (here, there.results[name])
+        )
+        assert one == other
+        assert {row[4:] for row in one} == {("refused", "secret is not declared")}
     assert len(offered) == 8  # in each round a message, or why there is none, and the end, to two neighbours
     assert not [message for message in offered if message.message is not None]
 
@@ -98,7 +88,7 @@ def test_a_neighbour_that_is_gone_is_left_out(tmp_path: Path) -> None:
     plan = experiment("dfedavgm", clients=4, run={"network": "full"})
     lose = Losing(lambda envelope: "c02" in (envelope.sender, envelope.receiver) and envelope.round > 1)
     simulated(plan, tmp_path / "here", make=lambda setup: LocalEngine(setup, transport=lose))
-    with peers(plan, tmp_path / "peers") as there:
+    with Peers(plan, tmp_path) as there:
         others = ["c00", "c01", "c03"]
         # Who leaves has nothing to offer any more: it stays until all have heard it in round 1.
         heard = together(4, 1)
@@ -107,7 +97,7 @@ def test_a_neighbour_that_is_gone_is_left_out(tmp_path: Path) -> None:
         there.join(*others)
         assert there.errors == {"c02": "Stop"}
         known = state_in(tmp_path / "here")["clients"]
-        assert same({name: known[name] for name in others}, states(there.root, others))
+        assert all(same(known[name], there.state(name)) for name in others)
         missing = {f"{row[6]}: {row[7]}" for row in there.results["c00"].messages if row[1] == "c02" and row[0] > 1}
         assert missing == {"gone: the connection is lost", "gone: not connected"}
         assert [line for line in there.said["c00"] if line.startswith("round") and "c02" in line] == [
@@ -116,18 +106,16 @@ def test_a_neighbour_that_is_gone_is_left_out(tmp_path: Path) -> None:
 
 
 def test_what_differs_between_peers_is_named(tmp_path: Path) -> None:
-    plan = experiment("dfedavgm", clients=2)
-    with peers(plan, tmp_path / "peers") as there:
+    with Peers(experiment("dfedavgm", clients=2), tmp_path) as there:
         there.start("c00")
-        other = experiment("dfedavgm", clients=2, training={"lr": 0.2})
-        there.start("c01", plan=other)
+        there.start("c01", plan=experiment("dfedavgm", clients=2, training={"lr": 0.2}))
         there.join()
     assert "training.lr is 0.1 here and 0.2 there" in there.errors["c00"]
     assert "training.lr is 0.2 here and 0.1 there" in there.errors["c01"]
 
 
 def test_a_method_with_a_server_is_not_for_peers(tmp_path: Path) -> None:
-    with peers(experiment("fedavg", clients=2), tmp_path / "peers") as there:
+    with Peers(experiment("fedavg", clients=2), tmp_path) as there:
         there.start("c00")
         there.join()
     assert there.errors["c00"] == "method.name: 'fedavg' has a server; use fedkin net serve"

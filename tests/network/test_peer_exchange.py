@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,45 +14,58 @@ import pytest
 
 from fedkin.engines import LocalEngine
 from fedkin.engines.results import Undelivered
-from fedkin.federation import Federation
 from fedkin.network.agreement import Agreement, Terms
 from fedkin.network.link import Left, Missed
 from fedkin.network.messages import encode
 from fedkin.network.peer_exchange import Contact, PeerExchange, PeerMessage, PeerOutbox, Progress
 from fedkin.network.settings import NetworkSettings
-from network.federations import NOWHERE, Ending, Killed, experiment, simulated, state_in
+from network.federations import NOWHERE, experiment, kill, simulated
 from network.memory import MemoryNetwork
-from network.peers import peers, states, together
-from support import same
+from network.peers import Peers, all_equal, together
+from support import Ending, changed
 
 SAME = Agreement(settings="[training]\nlr = 0.1\n")
 
 
 @contextmanager
-def two(
-    network: MemoryNetwork, folder: Path | None = None, theirs: Agreement = SAME, done: int = 0, **settings: Any
-) -> Iterator[tuple[PeerExchange, PeerExchange]]:
-    """Ann and bob, who know each other if they have the same."""
-    chosen = NetworkSettings(**{"clients": 2, "deadline": 20.0, "grace": 0.1, **settings})
-    with network.link("ann") as one, network.link("bob") as other, TemporaryDirectory() as kept:
-        sent = folder or Path(kept, "ann")
-        ann = PeerExchange(one, ["ann", "bob"], SAME, chosen, 1 << 20, PeerOutbox(sent), done=done)
-        bob = PeerExchange(other, ["ann", "bob"], theirs, chosen, 1 << 20, PeerOutbox(Path(kept, "bob")))
-        try:
-            if theirs == SAME:
-                waiting = Thread(target=ann.gather)
-                waiting.start()
-                bob.gather()
-                waiting.join(30)
-            yield ann, bob
-        finally:
-            ann.close()
-            bob.close()
+def made(
+    network: MemoryNetwork, *names: str, folder: Path | None = None, theirs: Agreement = SAME, done: int = 0,
+    **settings: Any,
+) -> Iterator[list[PeerExchange]]:  # fmt: skip
+    """Exchanges of these peers; ann keeps what she has sent in the folder, and the others have `theirs`."""
+    chosen = NetworkSettings(**{"clients": len(names), "deadline": 20.0, "grace": 0.1, **settings})
+    with ExitStack() as stack:
+        kept, exchanges = Path(stack.enter_context(TemporaryDirectory())), list[PeerExchange]()
+        for name in names:
+            link = stack.enter_context(network.link(name))
+            own, place = (SAME, folder or kept / name) if name == "ann" else (theirs, kept / name)
+            exchanges.append(PeerExchange(link, list(names), own, chosen, 1 << 20, PeerOutbox(place), done=done))
+            stack.callback(exchanges[-1].close)
+        yield exchanges
 
 
-def bound(each: PeerExchange, deadline: float) -> None:
+@contextmanager
+def two(network: MemoryNetwork, **how: Any) -> Iterator[list[PeerExchange]]:
+    """Ann and bob, who know each other."""
+    with made(network, "ann", "bob", **how) as (ann, bob):
+        with gathering(ann):
+            bob.gather()
+        yield [ann, bob]
+
+
+@contextmanager
+def gathering(each: PeerExchange) -> Iterator[Thread]:
+    """This one waits for the others, and has found them at the end."""
+    waiting = Thread(target=each.gather)
+    waiting.start()
+    yield waiting
+    waiting.join(30)
+    assert not waiting.is_alive()
+
+
+def bound(each: PeerExchange, **seconds: float) -> None:
     """Have this one wait for so long from now on."""
-    each.settings = each.settings.model_copy(update={"deadline": deadline})
+    each.settings = each.settings.model_copy(update=seconds)
 
 
 def message(value: int) -> PeerMessage:
@@ -74,33 +87,31 @@ def test_a_round_waits_for_its_own_messages() -> None:
         bob.enter(1)
         assert told(bob, 1, "ann") == 7
         bob.enter(2)
-        bound(bob, 0.5)
+        bound(bob, deadline=0.5)
         assert told(bob, 2, "ann") == "late: nothing within 0.5 s"
 
 
-def test_one_that_does_not_answer_is_not_waited_for_and_heard_when_it_is_back() -> None:
-    network = MemoryNetwork()
+def test_one_that_does_not_answer_is_not_waited_for_and_heard_when_it_is_back(network: MemoryNetwork) -> None:
     with two(network) as (ann, bob):
         bob.enter(1)
-        hold = network.hold("ann")  # connected, and it says nothing: a stopped process
+        release = network.hold("ann")  # connected, and it says nothing: a stopped process
         for round in (1, 2, 3):
             assert told(bob, round, "ann") == "gone: it does not answer"
-        bob.settings = bob.settings.model_copy(update={"deadline": 3600.0, "grace": 3600.0})
+        bound(bob, deadline=3600.0, grace=3600.0)
         assert told(bob, 4, "ann") == "gone: it does not answer"
-        hold.release()
+        release()
         ann.enter(31)
         ann.link.offer("bob", f"{ann.run}/r31/t0", encode(message(7)))
         assert told(bob, 31, "ann") == 7
         assert bob.contact == {"ann": Contact.GOOD}
 
 
-def test_one_whose_connection_is_back_is_tried_at_once() -> None:
-    network = MemoryNetwork()
+def test_one_whose_connection_is_back_is_tried_at_once(network: MemoryNetwork) -> None:
     with two(network) as (ann, bob):
-        network.drop("ann")
+        network.cut("ann")
         assert told(bob, 1, "ann") == "gone: the connection is lost"
         assert told(bob, 2, "ann") == "gone: not connected"
-        network.back("ann")
+        network.mend("ann")
         ann.enter(1)
         assert told(bob, 4, "ann") == "late: it is in round 1"
         ann.enter(5)
@@ -109,8 +120,7 @@ def test_one_whose_connection_is_back_is_tried_at_once() -> None:
 
 
 @pytest.mark.parametrize("contact", [Contact.GOOD, Contact.GIVEN_UP])
-def test_who_is_awaited_is_named_until_it_is_back(contact: Contact) -> None:
-    network = MemoryNetwork()
+def test_who_is_awaited_is_named_until_it_is_back(contact: Contact, network: MemoryNetwork) -> None:
     with two(network, grace=20.0) as (ann, bob):
         said, asked, waiting, heard = list[str](), Event(), Event(), list[Any]()
         bob.say = lambda line: (said.append(line), waiting.set())  # type: ignore[func-returns-value,assignment]
@@ -121,9 +131,9 @@ def test_who_is_awaited_is_named_until_it_is_back(contact: Contact) -> None:
         exchange = Thread(target=lambda: heard.append(told(bob, 1, "ann")))
         exchange.start()
         assert asked.wait(30)  # it answers, so that it is awaited also if it was given up
-        network.drop("ann")
+        network.cut("ann")
         assert waiting.wait(30)
-        network.back("ann")
+        network.mend("ann")
         ann.link.offer("bob", f"{ann.run}/r1/t0", encode(message(7)))
         exchange.join(30)
         assert heard == [7]
@@ -165,8 +175,7 @@ def test_a_message_that_is_offered_is_awaited_although_its_owner_is_in_a_later_r
 
 def test_a_stranger_with_other_settings_is_refused_and_harms_nobody() -> None:
     theirs = Agreement(settings="[training]\nlr = 0.2\n")
-    network = MemoryNetwork()
-    with two(network, theirs=theirs) as (ann, bob):
+    with made(MemoryNetwork(), "ann", "bob", theirs=theirs) as (ann, bob):
         said: list[str] = []
         ann.say = said.append
         bob.link.offer("ann", f"{bob.run}/terms", encode(Terms(agreement=theirs)))
@@ -177,45 +186,31 @@ def test_a_stranger_with_other_settings_is_refused_and_harms_nobody() -> None:
         assert ann.link.refused.counts == {"bob": 1}
 
 
-def test_what_was_offered_is_offered_again_after_a_kill(tmp_path: Path) -> None:
-    network = MemoryNetwork()
-    with two(network, tmp_path / "sent") as (ann, bob):
+def test_what_was_offered_is_offered_again_after_a_kill(tmp_path: Path, network: MemoryNetwork) -> None:
+    with two(network, folder=tmp_path / "sent") as (ann, bob):
         ann.enter(3)
         bob.link.offer("ann", f"{ann.run}/r3/t0", encode(message(1)))
         assert told(ann, 3, "bob", 7) == 1
     (tmp_path / "sent" / "3-1.offers").write_bytes(b"cut short")
-    with two(network, tmp_path / "sent", done=4) as (ann, bob):
+    with two(network, folder=tmp_path / "sent", done=4) as (ann, bob):
         assert bob.progress_of_others() == {"ann": Progress(round=5, waits=True, offered=((3, 0),))}
         ann.enter(4)
         bob.enter(3)
         now = Progress(round=4, waits=False, offered=((3, 0),), counts=("bob",))
         assert bob.progress_of_others() == {"ann": now}
         assert told(bob, 3, "ann") == 7
-        bound(ann, 0.001)
+        bound(ann, deadline=0.001)
         for round in (4, 5, 6):
             told(ann, round, "bob")
         assert bob.progress_of_others()["ann"].first == 4
-        assert sorted(path.name for path in (tmp_path / "sent").iterdir()) == [
-            f"{round}-0.offers" for round in (4, 5, 6)
-        ]
-
-
-NAMES = ["ann", "bob", "cid"]
+        kept = sorted(path.name for path in (tmp_path / "sent").iterdir())
+        assert kept == [f"{round}-0.offers" for round in (4, 5, 6)]
 
 
 @contextmanager
-def began_without_ann(
-    network: MemoryNetwork, **settings: Any
-) -> Iterator[tuple[PeerExchange, PeerExchange, PeerExchange]]:
+def began_without_ann(network: MemoryNetwork) -> Iterator[tuple[PeerExchange, PeerExchange, PeerExchange]]:
     """Ann, who starts again, and bob and cid, who are in round 3 and count on each other; ann cannot see cid yet."""
-    chosen = NetworkSettings(**{"clients": 3, "deadline": 60.0, "grace": 60.0, **settings})
-    with ExitStack() as stack:
-        made, kept = [], Path(stack.enter_context(TemporaryDirectory()))
-        for name in NAMES:
-            link = stack.enter_context(network.link(name))
-            made.append(PeerExchange(link, NAMES, SAME, chosen, 1 << 20, PeerOutbox(kept / name), done=2))
-            stack.callback(made[-1].close)
-        ann, bob, cid = made
+    with made(network, "ann", "bob", "cid", done=2, deadline=60.0, grace=60.0) as (ann, bob, cid):
         network.cut("ann", "cid")
         for one, other in ((bob, cid), (cid, bob)):
             one.link.offer("ann", f"{one.run}/terms", encode(Terms(agreement=SAME)))
@@ -241,40 +236,32 @@ def looking(each: PeerExchange, times: int) -> Event:
 def test_who_starts_again_waits_for_those_on_whom_others_count_although_it_does_not_see_them_yet() -> None:
     network = MemoryNetwork()
     with began_without_ann(network) as (ann, _, _):
-        asked, waiting = looking(ann, 2), Thread(target=ann.gather)
-        waiting.start()
-        assert asked.wait(30)
-        assert waiting.is_alive()
-        network.mend("ann", "cid")
-        waiting.join(30)
-        assert not waiting.is_alive()
+        asked = looking(ann, 2)
+        with gathering(ann) as waiting:
+            assert asked.wait(30)
+            assert waiting.is_alive()
+            network.mend("ann", "cid")
         assert ann.members == {"bob", "cid"}
 
 
-def test_who_starts_again_waits_no_longer_for_one_that_the_others_have_given_up() -> None:
-    network = MemoryNetwork()
+def test_who_starts_again_waits_no_longer_for_one_that_the_others_have_given_up(network: MemoryNetwork) -> None:
     with began_without_ann(network) as (ann, bob, _):
-        asked, waiting = looking(ann, 2), Thread(target=ann.gather)
-        waiting.start()
-        assert asked.wait(30)
-        network.drop("cid")
-        bob.settings = bob.settings.model_copy(update={"grace": 0.1})
-        assert told(bob, 3, "cid") == "gone: the connection is lost"
-        waiting.join(30)
-        assert not waiting.is_alive()
+        asked = looking(ann, 2)
+        with gathering(ann):
+            assert asked.wait(30)
+            network.cut("cid")
+            bound(bob, grace=0.1)
+            assert told(bob, 3, "cid") == "gone: the connection is lost"
         assert ann.members == {"bob"}
 
 
 def test_who_has_ended_counts_on_nobody() -> None:
-    network = MemoryNetwork()
-    with began_without_ann(network) as (ann, bob, cid):
+    with began_without_ann(MemoryNetwork()) as (ann, bob, cid):
         cid.link.close()
         bob.stop.set()
         bob.end(4)
-        waiting = Thread(target=ann.gather)
-        waiting.start()
-        waiting.join(30)
-        assert not waiting.is_alive()
+        with gathering(ann):
+            pass
         assert ann.members == {"bob"}
 
 
@@ -283,31 +270,27 @@ def test_peers_that_are_all_killed_at_once_end_equal(tmp_path: Path) -> None:
     plan, heard = experiment("dfedavgm", clients=3, rounds=4, network={"grace": 60.0}), together(3, 2)
     simulated(plan, tmp_path / "here")
 
-    def kill(round: int) -> None:
-        heard(round)
-        if round == 2:
-            raise Killed
+    def killed() -> None:
+        heard[2]()
+        kill()
 
-    with peers(plan, tmp_path / "peers") as there:
+    with Peers(plan, tmp_path) as there:
         # One is killed before its checkpoint of round 2; the others have gone on to round 3, and are gone too.
         for name in ("c00", "c01"):
             there.start(name, watcher=Ending(2, heard))
-        there.start("c02", watcher=Ending(then=kill))
+        there.start("c02", watcher=Ending(then={2: killed}))
         there.join()
         assert {*there.errors.values()} == {"Killed", "Stop"}
         there.start()
-        there.join()
-        assert there.errors == {}
-        assert same(state_in(tmp_path / "here")["clients"], states(there.root, there.federation))
+        there.ended_equal()
 
 
 @pytest.mark.slow
 def test_a_new_peer_joins_as_in_a_simulation(tmp_path: Path) -> None:
     plan = experiment("dfedavgm", clients=4, rounds=4, run={"network": "full"}, network={"clients": 3, "grace": 60.0})
-    own = plan.federation(NOWHERE)
-    later = Federation([replace(c, joins=3) if id == "c03" else c for id, c in own.items()], own.task, own.name)
+    later = changed(plan.federation(NOWHERE), "c03", joins=3)
     simulated(plan, tmp_path / "here", make=lambda setup: LocalEngine(replace(setup, clients=later)))
-    with peers(plan, tmp_path / "peers") as there:
+    with Peers(plan, tmp_path) as there:
         heard = together(3, 2)
         for name in ("c00", "c01", "c02"):
             there.start(name, watcher=Ending(2, heard))
@@ -315,29 +298,20 @@ def test_a_new_peer_joins_as_in_a_simulation(tmp_path: Path) -> None:
         there.start("c03")
         there.network.opened("c03")
         there.start("c00", "c01", "c02")
-        there.join()
-        assert there.errors == {}
+        there.ended_equal()
         assert "rounds 1 to 2: left out, since neighbours are further on" in there.said["c03"]
-        assert same(state_in(tmp_path / "here")["clients"], states(there.root, there.federation))
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_at_a_time")
 def test_an_edge_that_was_dropped_carries_nothing_but_probes(tmp_path: Path) -> None:
-    graph = {"threshold": 0.9, "probe": 0.3}
-    plan = experiment(
-        "mapl", clients=4, rounds=6, method={"warmup": 1, "hidden": 9, "graph": graph}, run={"network": "full"}
-    )
+    method = {"warmup": 1, "hidden": 9, "graph": {"threshold": 0.9, "probe": 0.3}}
+    plan = experiment("mapl", clients=4, rounds=6, method=method, run={"network": "full"})
     here = simulated(plan, tmp_path / "here")
     known = sorted(row for row in here.messages if row[0] > 2)
     dropped = {row[1:3] for row in known if row[3] == "prototypes"} - {row[1:3] for row in known if row[3] == "head"}
     assert dropped
-    with peers(plan, tmp_path / "peers") as there:
-        there.start()
-        there.join()
-        assert there.errors == {}
-        rows = {row for result in there.results.values() for row in result.messages if row[0] > 2}
-    assert sorted(rows) == known
+    results = all_equal(plan, tmp_path).results.values()
+    assert sorted({row for result in results for row in result.messages if row[0] > 2}) == known
     # Along an edge that carries no model there are at most requests of a few bytes: to stop, and now and then a probe.
     assert max(row[4] for row in known if row[1:3] in dropped) < 100
 
@@ -354,8 +328,7 @@ def test_one_that_reaches_nobody_is_told_what_may_be_wrong(monkeypatch: pytest.M
     with MemoryNetwork().link("ann") as link:
         outbox, settings = PeerOutbox(tmp_path), NetworkSettings(clients=2)
         ann = PeerExchange(link, ["ann", "bob"], SAME, settings, 1 << 20, outbox, say=say, stop=stop)
-        with pytest.raises(Left):
+        with closing(ann), pytest.raises(Left):
             ann.gather()
-        ann.close()
     assert said[0] == "waiting for bob"
     assert "does no other process use this participant's key?" in said[1]

@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,15 @@ from typing import Any
 import pytest
 import zenoh
 
-from certificates import Net, Town, new_town
-from fedkin.network.identity import Identity, Revocations, certificate_pem, fingerprint
-from fedkin.network.join_file import Member
+from certificates import Net, Town, both_ways, member, new_town
+from fedkin.network.identity import Identity, Revocations, fingerprint
 from fedkin.network.link import Missed, Refused
 from fedkin.network.offers import CHANGED, DIGEST, HEAD, Offer
 from fedkin.network.signing import Signer
 from fedkin.network.zenoh_config import participant_config, router_config
 from fedkin.network.zenoh_link import ZenohLink
 
+UNREADABLE = "not an offer of this version of fedkin"
 QUESTION = bytes(4 + DIGEST) + b"r"  # for the first part of what is offered as r
 
 
@@ -36,12 +37,13 @@ def strangers(town: Town) -> dict[str, Identity]:
     }
 
 
-def settings(identity: Identity, place: str, **tls: Any) -> zenoh.Config:
+def settings(identity: Identity, place: str, **link: Any) -> zenoh.Config:
     """A session of an attacker: without access control of its own, and told to fail if it is not let in."""
     made = json.loads(participant_config(identity, ["server"], [], [place]))
     made["access_control"] = {"enabled": False}
     made["connect"] |= {"timeout_ms": 0, "exit_on_failure": True}
-    made["transport"]["link"]["tls"] |= tls
+    made["transport"]["link"]["tls"] |= link.pop("tls", {})
+    made["transport"]["link"] |= link
     return zenoh.Config.from_json5(json.dumps(made))
 
 
@@ -66,11 +68,8 @@ def test_strangers_get_no_link(net: Net) -> None:
     server, ann = net.server(), net.member("ann")
     nothing = {f"connect_{part}_base64": None for part in ("private_key", "certificate")}
     tries = {name: settings(identity, net.place) for name, identity in strangers(net.town).items()}
-    tries["no certificate"] = settings(net.town["ann"], net.place, **nothing)
-    plain = json.loads(participant_config(net.town["ann"], [], [], [net.place.replace("tls/", "tcp/")]))
-    plain["connect"] |= {"timeout_ms": 0, "exit_on_failure": True}
-    plain["transport"]["link"]["protocols"] = ["tcp"]
-    tries["plaintext"] = zenoh.Config.from_json5(json.dumps(plain))
+    tries["no certificate"] = settings(net.town["ann"], net.place, tls=nothing)
+    tries["plaintext"] = settings(net.town["ann"], net.place.replace("tls/", "tcp/"), protocols=["tcp"])
     for config in tries.values():
         with pytest.raises(zenoh.ZError):
             zenoh.open(config).close()  # type: ignore[no-untyped-call]
@@ -80,11 +79,12 @@ def test_strangers_get_no_link(net: Net) -> None:
 
 
 def test_an_identity_that_cannot_be_used_is_refused_before_anything_is_dialled(net: Net) -> None:
+    unsigned = "not signed by the CA of this federation"
     for kind, why in {
-        "self-signed": "not signed by the CA of this federation: signed by CN=ann, expected CN=test-ca",
+        "self-signed": f"{unsigned}: signed by CN=ann, expected CN=test-ca",
         "expired": "the certificate of CN=ann expired on .* UTC; have a new one signed",
-        "another CA of the same name": "not signed by the CA of this federation",
-        "another CA": "not signed by the CA of this federation: signed by CN=other-ca, expected CN=test-ca",
+        "another CA of the same name": unsigned,
+        "another CA": f"{unsigned}: signed by CN=other-ca, expected CN=test-ca",
     }.items():
         with pytest.raises(Exception, match=rf"^the certificate of ann: {why}"):
             net.link("ann", identity=strangers(net.town)[kind], dial=["server"])
@@ -141,7 +141,6 @@ def test_a_participant_asks_in_its_own_name_alone(net: Net) -> None:
 
 def test_a_participant_answers_and_is_seen_as_itself_alone(net: Net) -> None:
     server = net.server()
-    genuine = net.town["ann"]
 
     def forge(query: Any) -> None:
         asked.append(str(query.key_expr))
@@ -159,11 +158,9 @@ def test_a_participant_answers_and_is_seen_as_itself_alone(net: Net) -> None:
             server.pull("bob", "r", 30)
         with pytest.raises(Missed, match=r"^ann: r: not reached"):
             server.pull("ann", "r", 0.5)
-        assert asked
         assert set(asked) == {"fedkin/bob/server"}
         assert len(kept + tokens) == 5
     assert server.refused.counts == {"bob": 1}
-    assert genuine.name == "ann"
 
 
 # -- offers that are not what was signed ----------------------------------------------------------------------
@@ -192,12 +189,9 @@ def signed_by(identity: Callable[[Town], Identity]) -> Change:
             "its certificate: this certificate is of 'bob'; expected 'ann'",
         ),
         (signed_by(lambda town: town.expired("ann")), "its certificate: the certificate of CN=ann expired on .*"),
-        (lambda offer, net: replace(offer, head=b"\x00garbage\xff" * 30), "not an offer of this version of fedkin"),
+        (lambda offer, net: replace(offer, head=b"\x00garbage\xff" * 30), UNREADABLE),
         (headed(chain="-----BEGIN CERTI"), "its certificate: not a certificate in PEM .*"),
-        (
-            lambda offer, net: replace(offer, head=offer.head + b" " * (1 << 16)),
-            "not an offer of this version of fedkin",
-        ),
+        (lambda offer, net: replace(offer, head=offer.head + b" " * (1 << 16)), UNREADABLE),
     ],
     ids=["unsigned", "other", "shorter", "longer", "of another", "expired", "garbage", "cut", "huge"],
 )
@@ -232,28 +226,20 @@ def test_an_offer_that_is_too_large_is_refused_before_it_is_sent(net: Net) -> No
 
 
 def test_a_certificate_that_is_not_the_one_in_the_book(net: Net, town: Town) -> None:
-    other = town.signed("ann")
-    pinned = {**net.book, "ann": Member(certificate=certificate_pem(other.chain).decode())}
-    server, ann = net.server(book=pinned), net.member("ann")
+    ann, refused = net.member("ann"), r"^ann: r: its certificate has sha256:\w{64}; the address book has sha256:"
     ann.offer("server", "r", b"x")
-    with pytest.raises(Refused, match=r"^ann: r: its certificate has sha256:\w{64}; the address book has sha256:"):
-        server.pull("ann", "r", 30)
-    net.book["ann"] = Member(certificate=certificate_pem(town["ann"].chain).decode())
-    ann.close()
-    server.close()
-    again = net.server()
-    net.member("ann").offer("server", "r", b"x")
-    assert again.pull("ann", "r", 30) == b"x"
+    for pinned, accepted in (
+        (town.signed("ann"), pytest.raises(Refused, match=refused)), (town["ann"], nullcontext())
+    ):  # fmt: skip
+        with closing(net.server(book={**net.book, "ann": member(pinned)})) as server, accepted:
+            assert server.pull("ann", "r", 60) == b"x"
 
 
 def test_who_is_revoked_is_heard_and_answered_no_more(net: Net, tmp_path: Path) -> None:
     path = tmp_path / "revoked"
     path.write_text("# nobody yet\n")
     server, ann, bob = net.server(revoked=Revocations(path)), net.member("ann"), net.member("bob")
-    for name, link in (("ann", ann), ("bob", bob)):
-        server.offer(name, "r", b"down")
-        link.offer("server", "r", b"up")
-        assert (server.pull(name, "r", 30), link.pull("server", "r", 30)) == (b"up", b"down")
+    assert all(both_ways(link, server) for link in (ann, bob))
     path.write_text(f"ann  # its machine was stolen\n{fingerprint(net.town['bob'].chain[0])}\n")
     for name in ("ann", "bob"):
         with pytest.raises(Refused, match="its certificate is revoked"):
@@ -269,21 +255,16 @@ def test_who_is_revoked_is_heard_and_answered_no_more(net: Net, tmp_path: Path) 
 def test_too_many_questions_are_dropped_and_others_are_served(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
     for limit in ("RUNNING", "QUEUED"):
         monkeypatch.setattr(f"fedkin.network.offers.{limit}", 1)
-    server, ann = net.server(), net.member("ann")
-    bob = net.member("bob")
+    server, ann, bob = net.server(), net.member("ann"), net.member("bob")
     server.offer("ann", "r", b"ann" * 100_000)
     server.offer("bob", "r", b"bob")  # one part: a second question could come before the first is counted as answered
     refused, go, refuse, answer = threading.Event(), threading.Event(), server.refused.add, server._answer
-
-    def noted(*why: str) -> None:
-        refuse(*why)
-        refused.set()
 
     def slow(query: Any, asker: str, kind: bytes, data: bytes) -> None:
         assert asker == "bob" or go.wait(60)
         answer(query, asker, kind, data)
 
-    monkeypatch.setattr(server.refused, "add", noted)
+    monkeypatch.setattr(server.refused, "add", lambda *why: (refuse(*why), refused.set()))  # type: ignore[func-returns-value]
     monkeypatch.setattr(server, "_answer", slow)
     server.offer("ann", "s", b"ann")
     with ThreadPoolExecutor(2) as pool:

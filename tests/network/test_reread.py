@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +15,10 @@ from fedkin.federation import Change, Federation
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import execute
 from fedkin.running.networked import read_shared, settings_of
-from network.federations import NOWHERE, Ending
+from network.federations import NOWHERE, Owner
 from network.test_tables import Hospitals, plan_for
 from stays import HOSPITALS
-
-ROUNDS = 6
+from support import changed, present
 
 
 def rows(count: int, seed: int, shift: float = 0.0, begin: str = "2026-01-01") -> pd.DataFrame:
@@ -35,11 +32,10 @@ def rows(count: int, seed: int, shift: float = 0.0, begin: str = "2026-01-01") -
     })  # fmt: skip
 
 
-def plan_of_rows(folder: Path, method: str = "fedavg", reread: bool = True, **settings: Any) -> Experiment:
+def plan_of_rows(folder: Path, method: str = "fedavg", **settings: Any) -> Experiment:
     plan = plan_for(folder, method, data={"kind": "classification", "time": "admitted"})
-    return plan.with_changes(
-        **{"training.rounds": ROUNDS, "network.reread": reread}, **{f"method.{name}": v for name, v in settings.items()}
-    )
+    changes = {"training.rounds": 6, "network.reread": True}
+    return plan.with_changes(**changes, **{f"method.{name}": value for name, value in settings.items()})
 
 
 def write(folder: Path, name: str, table: pd.DataFrame) -> None:
@@ -52,128 +48,88 @@ def write(folder: Path, name: str, table: pd.DataFrame) -> None:
     aside.replace(path)
 
 
-@pytest.fixture
-def begun(tmp_path: Path) -> Callable[..., Hospitals]:
-    def made(method: str = "fedavg", reread: bool = True, **settings: Any) -> Hospitals:
-        folder = tmp_path / "stays"
-        folder.mkdir()
-        for seed, name in enumerate(HOSPITALS):
-            write(folder, name, rows(150, seed))
-        return Hospitals(plan_of_rows(folder, method, reread, **settings), folder, tmp_path)
-
-    return made
+def begun(folder: Path, method: str = "fedavg", **settings: Any) -> Hospitals:
+    """Hospitals of 150 rows each."""
+    (folder / "stays").mkdir()
+    for seed, name in enumerate(HOSPITALS):
+        write(folder / "stays", name, rows(150, seed))
+    return Hospitals(plan_of_rows(folder / "stays", method, **settings), folder)
 
 
-def grow(there: Hospitals, name: str, count: int = 90, shift: float = 0.0) -> None:
-    old = pd.read_csv(there.folder / f"{name}.csv")
-    write(there.folder, name, pd.concat([old, rows(count, 100 + len(old), shift, "2026-03-01")]))
+def grow(there: Hospitals, count: int = 90, shift: float = 0.0) -> None:
+    """Give the north new rows."""
+    old = pd.read_csv(there.stays / "north.csv")
+    write(there.stays, "north", pd.concat([old, rows(count, 100 + len(old), shift, "2026-03-01")]))
 
 
-def replayed(there: Hospitals, first: Federation, result: Any) -> Any:
-    """The simulation in which clients have other samples from the rounds on that the record names."""
-    kept = read_shared(there.root / "there")
-    assert kept is not None
-    clients = []
-    for id, client in first.items():
-        rounds = [round for round, *_ in result.federation["clients"][id].get("renewed", ())]
-        new = there.table(id)
-        new.keep(kept.columns)
-        after, _ = new.client(kept.agreed)
-        clients.append(replace(client, changes=tuple(Change(round, after.train, after.test) for round in rounds)))
-    federation = Federation(clients, first.task, first.name)
-    plan = replace(there.plan, run=there.plan.run.model_copy(update={"mode": "one-by-one"}))
-    return execute(plan.setup(federation), plan.run, name=plan.name, folder=there.root / "here")
+def replayed(there: Hospitals, first: Federation, round: int) -> Any:
+    """The simulation in which the north has its other samples from this round on."""
+    kept, new = present(read_shared(there.folder / "there")), there.table("north")
+    new.keep(kept.columns)
+    after, _ = new.client(kept.agreed)
+    federation = changed(first, "north", changes=(Change(round, after.train, after.test),))
+    plan = there.plan.with_changes(**{"run.mode": "one-by-one"})
+    return execute(plan.setup(federation), plan.run, name=plan.name, folder=there.folder / "here")
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_at_a_time")
 @pytest.mark.parametrize(("method", "settings"), [("fedavg", {}), ("flt-same", {"regroup_every": 1})])
-def test_new_rows_count_as_in_a_simulation(method: str, settings: Any, begun: Callable[..., Hospitals]) -> None:
+def test_new_rows_count_as_in_a_simulation(method: str, settings: Any, tmp_path: Path) -> None:
     """Also when the server stops after the round in which they came, and goes on."""
-    there = begun(method, **settings)
+    there = begun(tmp_path, method, **settings)
     first = there.plan.federation(NOWHERE)
 
-    def then(round: int) -> None:
-        if round == 2:
-            grow(there, "north")
-            there.heard("server", "north has other samples")
+    def more() -> None:
+        grow(there)
+        there.heard("server", "north has other samples")
 
     there.start()
-    assert there.run(Ending(3, then)) is None
-    result = there.run()
-    there.join()
-    assert there.errors == {}
-    assert result is not None
+    there.stopped(3, then={2: more})
+    result = there.serve()
+    there.ended()
     ((round, train, test),) = result.federation["clients"]["north"]["renewed"]
     assert (round, train, test) == (3, 192, 48)
     assert f"north: 192 training samples from round {round} on (120 before)" in there.said["server"]
-    here = replayed(there, first, result)
+    here = replayed(there, first, round)
     assert result.rounds == here.rounds
     assert result.messages == here.messages
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_at_a_time")
-def test_a_site_is_told_that_its_new_rows_are_unlike_its_group(begun: Callable[..., Hospitals]) -> None:
-    there = begun("flt-same", regroup_every=1)
-    there.start()
+def test_a_site_is_told_that_its_new_rows_are_unlike_its_group(tmp_path: Path) -> None:
+    there = begun(tmp_path, "flt-same", regroup_every=1)
 
-    def then(round: int) -> None:
-        if round == 2:
-            grow(there, "north", 600, shift=40.0)
-            there.heard("server", "north has other samples")
+    def more() -> None:
+        grow(there, 600, shift=40.0)
+        there.heard("server", "north has other samples")
 
-    result = there.run(Ending(then=then))
-    there.join()
-    assert there.errors == {}
-    assert result is not None
+    result = there.whole(then={2: more})
     assert next(row["events"] for row in result.rounds if "events" in row) == {"drifted": ["north"]}
     warned = [sum(line.startswith("a test says") for line in there.said[name]) for name in HOSPITALS]
     assert warned == [1, 0, 0]
 
 
 @pytest.mark.slow
-def test_a_file_that_is_no_table_any_more_changes_nothing(begun: Callable[..., Hospitals]) -> None:
-    there = begun()
-    shown = list[str]()
-
-    def agree(lines: list[str]) -> bool:
-        shown.extend(lines)
-        return True
-
-    there.start(consent=agree)
-
-    def then(round: int) -> None:
-        if round == 2:
-            write(there.folder, "north", rows(60, 0).drop(columns="dose"))
-
-    result = there.run(Ending(then=then))
-    there.join()
-    assert there.errors == {}
-    assert result is not None
+def test_a_file_that_is_no_table_any_more_changes_nothing(tmp_path: Path) -> None:
+    there, owner = begun(tmp_path), Owner("yes")
+    there.start(consent=owner)
+    result = there.serve(then={2: lambda: write(there.stays, "north", rows(60, 0).drop(columns="dose"))})
+    there.ended()
     assert "renewed" not in result.federation["clients"]["north"]
-    assert sum("has changed: what it tells of itself, anew" in line for line in shown) == len(HOSPITALS)
+    assert sum("has changed: what it tells of itself, anew" in line for line in owner.told) == len(HOSPITALS)
     assert "the samples of before count until the file is correct" in "".join(there.said["north"])
 
 
-@pytest.mark.usefixtures("one_at_a_time")
-def test_one_that_is_started_again_with_new_rows_counts_them_from_the_next_round_on(
-    begun: Callable[..., Hospitals],
-) -> None:
-    there = begun()
-    there.start()
+def test_one_that_is_started_again_with_new_rows_counts_them_from_the_next_round_on(tmp_path: Path) -> None:
+    there = begun(tmp_path)
 
-    def then(round: int) -> None:
-        if round == 2:
-            there.stop("north")
-            grow(there, "north")
-            there.start("north")
-            there.heard("server", "north has other samples")
+    def back() -> None:
+        there.stop("north")
+        grow(there)
+        there.start("north")
+        there.heard("server", "north has other samples")
 
-    result = there.run(Ending(then=then))
-    there.join()
-    assert there.errors == {}
-    assert result is not None
+    result = there.whole(then={2: back})
     assert result.federation["clients"]["north"]["renewed"] == [[3, 192, 48]]
     assert sum(row["missing"] for row in result.rounds if "missing" in row) == 0
 

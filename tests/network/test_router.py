@@ -7,20 +7,21 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 import zenoh
 
-from certificates import Town, institution, kept_port
+from certificates import Net, Town, institution, kept_port, member
 from fedkin.errors import ConfigError
-from fedkin.network.identity import certificate_pem
 from fedkin.network.join_file import Member
 from fedkin.network.link import Missed, Refused
 from fedkin.network.offers import DIGEST, FIRST, HEAD
 from fedkin.network.signing import Sealer, Signer
 from fedkin.network.zenoh_config import KEY
 from fedkin.network.zenoh_link import ZenohLink, run_router
+from support import present
 
 NAMES = ("ann", "bob", "eve")
 SECRET = b"weights that nobody else may read " * 40
@@ -28,7 +29,7 @@ SECRET = b"weights that nobody else may read " * 40
 
 @pytest.fixture
 def book(town: Town) -> Iterator[dict[str, Member]]:
-    pinned = {name: Member(certificate=certificate_pem(town[name].chain).decode()) for name in NAMES}
+    pinned = {name: member(town[name]) for name in NAMES}
     with kept_port() as port:
         yield {**pinned, "between": Member(locator=f"tls/127.0.0.1:{port}")}
 
@@ -45,13 +46,7 @@ Opened = Callable[..., ZenohLink]
 @pytest.fixture
 def opened(town: Town, book: dict[str, Member], router: zenoh.Session) -> Iterator[Opened]:
     with ExitStack() as stack:
-
-        def link(name: str, **more: Any) -> ZenohLink:
-            made = ZenohLink(**{"identity": town[name], "book": book, "router": "between", **more})
-            stack.callback(made.close)
-            return made
-
-        yield link
+        yield partial(Net(town, stack, "", book).link, router="between")
 
 
 def seen(link: ZenohLink, names: set[str]) -> bool:
@@ -81,16 +76,12 @@ def test_what_a_router_sees_is_ciphertext_and_routing_names(opened: Opened, rout
     assert seen(bob, {"ann"})
     ann.offer("bob", "run1/r0/t0", SECRET)
     # A router can ask in bob's name, and gets all that bob would get.
+    question, everyone = bytes(4 + DIGEST) + b"run1/r0/t0", zenoh.QueryTarget.ALL
     got = b""
     for _ in range(50):
-        replies = router.get(
-            f"{KEY}/ann/bob", attachment=bytes(4 + DIGEST) + b"run1/r0/t0", timeout=60.0,
-            target=zenoh.QueryTarget.ALL,
-        )  # fmt: skip
-        for reply in replies:
-            assert reply.ok is not None
-            assert reply.ok.attachment is not None
-            got = reply.ok.attachment.to_bytes() + reply.ok.payload.to_bytes()
+        for reply in router.get(f"{KEY}/ann/bob", attachment=question, timeout=60.0, target=everyone):
+            answer = present(reply.ok)
+            got = present(answer.attachment).to_bytes() + answer.payload.to_bytes()
         if got:
             break
     assert len(got) > len(SECRET)
@@ -131,7 +122,7 @@ def test_a_participant_asks_and_answers_in_its_own_name_alone(opened: Opened) ->
 
 
 def test_who_is_not_a_member_is_not_let_in(opened: Opened, town: Town, book: dict[str, Member]) -> None:
-    mallory = {**book, "mallory": Member(certificate=certificate_pem(town["mallory"].chain).decode())}
+    mallory = {**book, "mallory": member(town["mallory"])}
     ann, odd = opened("ann"), opened("mallory", identity=town["mallory"], book=mallory)
     ann.offer("bob", "r/0", b"x")
     with pytest.raises(Missed):
@@ -162,8 +153,7 @@ def test_only_the_receiver_opens_and_only_as_what_it_was_sealed(sealers: dict[st
     head = sealers["bob"].read("ann", "r/0", offer.head)
     assert (head.size, head.digest) == (len(offer.data), hashlib.sha256(offer.data).digest())
     assert sealers["bob"].opened("ann", "r/0", offer.data) == SECRET
-    wrong = [("eve", "ann", "r/0"), ("bob", "eve", "r/0"), ("bob", "ann", "r/1")]
-    for reader, owner, subject in wrong:
+    for reader, owner, subject in (("eve", "ann", "r/0"), ("bob", "eve", "r/0"), ("bob", "ann", "r/1")):
         with pytest.raises(ValueError, match="not sealed to this participant for this subject"):
             sealers[reader].opened(owner, subject, offer.data)
 
@@ -195,11 +185,11 @@ def test_what_is_not_sealed_is_refused(sealers: dict[str, Sealer], data: bytes) 
         sealers["bob"].read("ann", "r/0", data)
 
 
-def test_a_member_without_a_certificate_cannot_be_sealed_to(town: Town, book: dict[str, Member]) -> None:
+def test_a_member_without_a_certificate_cannot_be_sealed_to(town: Town) -> None:
     with pytest.raises(ConfigError, match=r"members.bob: no certificate, and by a router"):
         Sealer(town["ann"], {"bob": Member()})
     clinic = institution("bob")
     with pytest.raises(ConfigError, match=r"keys of P-256; got another"):
-        Sealer(town["ann"], {"bob": Member(certificate=certificate_pem(clinic.chain[:1]).decode())})
+        Sealer(town["ann"], {"bob": member(clinic)})
     with pytest.raises(ConfigError, match="this key is another"):
         Sealer(clinic, {})

@@ -14,9 +14,9 @@ from fedkin.network.join_file import Member
 from fedkin.network.signing import Signer
 from fedkin.running.networked import settings_of, setup_of
 from network.called import CalledNetwork
-from network.federations import Ending, clients, experiment, federated, served, simulated, state_in
+from network.federations import Clients, experiment, simulated, state_in
 from network.memory import MemoryNetwork
-from network.processes import ended, made, rows
+from network.processes import place_for, rows
 from support import same
 
 SECURE = {"secure_sums": True}
@@ -43,25 +43,18 @@ def test_a_federation_with_secure_sums_has_the_models_of_its_simulation(
     method: str, network: type[Any], tmp_path: Path
 ) -> None:
     plan = experiment(method, clients=6, privacy=SECURE)
-    federation = plan.federation(tmp_path)
-    federated(plan, federation, tmp_path, network)
+    Clients(plan, tmp_path, network()).whole()
     there = state_in(tmp_path / "there")["server"]
     simulated(plan, tmp_path / "here")
     assert same(there, state_in(tmp_path / "here")["server"])  # masks differ, and no bit of the sum
-    plain = experiment(method, clients=6)
-    simulated(plain, tmp_path / "plain")
+    simulated(experiment(method, clients=6), tmp_path / "plain")
     assert apart(there, state_in(tmp_path / "plain")["server"]) < 1e-4
 
 
 def test_a_client_that_leaves_is_missing_in_the_sums_of_the_others(tmp_path: Path) -> None:
-    plan = experiment(clients=5, rounds=3, privacy=SECURE)
-    federation = plan.federation(tmp_path)
-    with clients(federation, tmp_path / "nodes") as there:
+    with Clients(experiment(clients=5, rounds=3, privacy=SECURE), tmp_path) as there:
         there.start()
-        gone = sorted(federation)[0]
-        leaves = Ending(then=lambda number: there.stop(gone) if number == 1 else None)
-        result = served(plan, there.network, tmp_path / "there", watcher=leaves)
-    assert result is not None
+        result = there.serve(then={1: lambda: there.stop("c00")})
     assert len(result.rounds) == 3
     assert torch.isfinite(state_in(tmp_path / "there")["server"]["params"]["head.bias"]).all()
 
@@ -69,41 +62,33 @@ def test_a_client_that_leaves_is_missing_in_the_sums_of_the_others(tmp_path: Pat
 def test_consent_says_that_parameters_leave_masked(tmp_path: Path) -> None:
     plan = experiment(clients=5, privacy=SECURE)
     federation = plan.federation(tmp_path)
-    setup = setup_of(settings_of(plan), federation.task)
-    lines = disclosure(setup, federation[sorted(federation)[0]])
+    lines = disclosure(setup_of(settings_of(plan), federation.task), federation["c00"])
     assert any(line.startswith("train: params") and "masked, for a sum over a group" in line for line in lines)
     assert any("the sum over a group of at least 3 members" in line for line in lines)
 
 
 def test_keys_are_signed_by_certificates() -> None:
     town = new_town()
-    ann, ben = town["ann"], town["ben"]
-    book = {"ann": Member(), "ben": Member()}
-    signs, checks = (Signer(each, book) for each in (ann, ben))
+    signs, checks = (Signer(town[name], {"ann": Member(), "ben": Member()}) for name in ("ann", "ben"))
     signature = signs.sign("ann", b"keys")
     assert checks.holds("ann", b"keys", signature)
-    assert not checks.holds("ann", b"other keys", signature)
-    assert not checks.holds("ben", b"keys", signature)
-    assert not checks.holds("ann", b"keys", signature[:40])
+    for wrong in (("ann", b"other keys", signature), ("ben", b"keys", signature), ("ann", b"keys", signature[:40])):
+        assert not checks.holds(*wrong)
     assert not checks.holds("ann", b"keys", b"")
 
 
 @pytest.mark.slow
 def test_kin_over_tls_with_secure_sums_is_the_plain_run(tmp_path: Path) -> None:
-    town, names = new_town(), [f"c0{number}" for number in range(8)]
     # Two groups. At a small rate training does not enlarge what masked sums round: the bound is 40 times that error.
     sections: dict[str, Any] = {
         "scenario": {"rotations": [0, 90], "mask_rate": 0.0}, "model": {"name": "mlp", "hidden": [32]},
-        "training": {"lr": 0.1, "local_steps": 10}, "privacy": SECURE,
+        "training": {"lr": 0.1, "local_steps": 10},
     }  # fmt: skip
-    plan = experiment("kin", clients=8, rounds=8, **sections)
-    written = {**plan.table, "network": {"classes": 10, "deadline": 120.0, "grace": 20.0}}
     run = tmp_path / "there"
-    with made(tmp_path, written, town, plan.federation(Path()), peers=False) as place:
-        ended(place, {"server": place.serve("--out", str(run)), **{name: place.join(name) for name in names}})
-    plain = experiment("kin", clients=8, rounds=8, **{**sections, "privacy": {}})
-    for name, other, bound in (("secure", plan, 0.0), ("plain", plain, 1e-3)):
-        simulated(other, tmp_path / name)
+    with place_for(tmp_path, new_town(), "kin", rounds=8, privacy=SECURE, **sections) as place:
+        place.whole(run)
+    for name, privacy, bound in (("secure", SECURE, 0.0), ("plain", {}, 1e-3)):
+        simulated(experiment("kin", rounds=8, privacy=privacy, **sections), tmp_path / name)
         assert apart(state_in(run)["server"], state_in(tmp_path / name)["server"]) <= bound
     phases = {row[3] for row in rows(run)}
     assert {"secure.masked", "secure.unmask"} <= phases

@@ -20,59 +20,45 @@ from fedkin.network.status import FILE, read_status
 from fedkin.report.collect import collect
 from fedkin.tasks import Task
 from fedkin.views import ClientView
-from network.federations import (
-    Ending,
-    Killed,
-    clients,
-    experiment,
-    federated,
-    own_models,
-    served,
-    simulated,
-    state_in,
-    with_own_metric,
-)
+from network.called import CalledNetwork
+from network.federations import Clients, Killed, equal, experiment, kill, own_metric, own_models, simulated, state_in
+from network.memory import MemoryNetwork
 from support import Losing, same
 
 # The clients of fedavg-ft train a model of their own whenever they use one.
 OTHERS = ("fedprox", "sfmtl-graph", "flt-same", "tfl", "cfl", "ifca", "fedproto", "fedrep", "fedavg-ft")
-METHODS = ["fedavg", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
+CALLED = ("local", "fedavg", "tfl", "sfmtl-graph", "ifca", "fedproto")  # one for each pattern of traffic with a server
+METHODS = [
+    ("fedavg", MemoryNetwork),
+    *(pytest.param(name, MemoryNetwork, marks=pytest.mark.slow) for name in OTHERS),
+    *(pytest.param(name, CalledNetwork, marks=pytest.mark.slow) for name in CALLED),
+]
 UNLIKE = {"name": "mixed", "bodies": ["small-plain", "mlp"], "width": 8}
 
 
-@pytest.mark.usefixtures("one_at_a_time")
-@pytest.mark.parametrize("method", METHODS)
-def test_it_is_the_simulation_bit_for_bit(method: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("method", "network"), METHODS)
+def test_it_is_the_simulation_bit_for_bit(method: str, network: type[Any], tmp_path: Path) -> None:
     sections: dict[str, Any] = {"model": UNLIKE, "network": {"clients": [f"c0{number}" for number in range(8)]}}
     plan = experiment(method, **(sections if method == "fedproto" else {}))
-    here = simulated(plan, tmp_path / "here")
-    result, there = federated(plan, plan.federation(Path()), tmp_path)
-    assert result.rounds == here.rounds
-    assert sorted(result.clients) == sorted(here.clients)
-    assert result.messages == here.messages
+    here, there = simulated(plan, tmp_path / "here"), Clients(plan, tmp_path, network())
+    result = there.whole()
+    equal(result, here)
     assert not result.outcomes
-    assert len(result.intervals()) == len(here.intervals()) > 0
-    assert result.intervals() == here.intervals()
+    assert result.intervals() == here.intervals() != {}
     sure = [collect([tmp_path / name])["runs"][0]["sure"] for name in ("here", "there")]
     assert sure[0]["own"] == sure[1]["own"]
     kept = [state_in(tmp_path / name) for name in ("here", "there")]
     assert same(kept[0]["server"], kept[1]["server"])
     assert same(kept[0]["clients"], there.states())
     assert kept[1]["clients"] == {}
-    hashes, server = own_models(tmp_path / "nodes", here), read_status(tmp_path / "there" / FILE)
-    others = server.others
-    assert (server.role, server.state, server.round, server.rounds, server.federation) == (
-        "server",
-        "ended",
-        3,
-        3,
-        "tiny",
-    )
+    server, client = (read_status(folder / FILE) for folder in (tmp_path / "there", there.root / "c00"))
+    for status, role in ((server, "server"), (client, "client")):
+        assert (status.role, status.state, status.round, status.federation) == (role, "ended", 3, "tiny")
+    hashes, others = own_models(there.root, here), server.others
     assert {name: other.model for name, other in others.items()} == hashes
     assert all(other.round == 3 and other.bytes_in and other.bytes_out for other in others.values())
-    client = read_status(tmp_path / "nodes" / "c00" / FILE)
-    assert (client.role, client.state, client.round, client.federation) == ("client", "ended", 3, "tiny")
-    assert (client.others["server"].round, client.others["server"].bytes_out > 0) == (3, True)
+    assert server.rounds == client.others["server"].round == 3
+    assert client.others["server"].bytes_out > 0
     if method == "ifca":
         assert len({(other.group, other.model) for other in others.values()}) == len({*hashes.values()}) > 1
 
@@ -80,11 +66,11 @@ def test_it_is_the_simulation_bit_for_bit(method: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("forgotten")
 def test_further_metrics_are_those_of_the_simulation_bit_for_bit(tmp_path: Path) -> None:
-    plan = with_own_metric(clients=4)
+    plan = own_metric(clients=4)
     here = simulated(plan, tmp_path / "here")
     assert len({*here.metrics["wrong-share"].values()}) > 1
-    result, _ = federated(plan, plan.federation(Path()), tmp_path)
-    assert result.rounds == here.rounds
+    result = Clients(plan, tmp_path).whole()
+    equal(result, here)
     assert result.metrics == here.metrics
     assert result.summary["metrics"] == here.summary["metrics"]
     assert list(result.metrics) == ["balanced-accuracy", "wrong-share"]
@@ -118,12 +104,10 @@ CLASSES, NUMBERS, MASKS = Task(3, (4,)), Task.regression(1, (4,)), Task(3, (1, 6
     ],
 )
 def test_scores_are_those_of_the_task(task: Task, score: Score, right: bool) -> None:
-    figures, digest = list(score.figures), [list(part) for part in score.digest]
-    further = list(score.further)
-    told = Scored(n=score.n, loss=score.loss, right=score.right, figures=figures, digest=digest, further=further)
+    lists = {"figures": list(score.figures), "digest": list(map(list, score.digest)), "further": list(score.further)}
+    told = Scored.model_validate({"n": score.n, "loss": score.loss, "right": score.right, **lists})
     with nullcontext() if right else pytest.raises(MethodError, match="not a score"):
-        read = score_of(told, task, len(further), most=5)
-        assert repr(read) == repr(score)
+        assert repr(score_of(told, task, len(score.further), most=5)) == repr(score)
 
 
 def without(rows: list[Any], client: str) -> list[Any]:
@@ -133,23 +117,17 @@ def without(rows: list[Any], client: str) -> list[Any]:
 @pytest.mark.slow
 def test_a_client_that_is_gone_is_missing_and_the_others_are_as_with_that_dropout(tmp_path: Path) -> None:
     """And when it comes back, it takes part again."""
-    plan, said = experiment("sfmtl-graph", clients=6, rounds=4), list[str]()
+    plan = experiment("sfmtl-graph", clients=6, rounds=4)
     lose = Losing(lambda envelope: envelope.receiver == "c03" and envelope.round in (2, 3))
     here = simulated(plan, tmp_path / "here", make=lambda setup: LocalEngine(setup, transport=lose))
-    with clients(plan.federation(Path()), tmp_path / "nodes") as there:
-        there.start()
 
-        def then(round: int) -> None:
-            if round == 1:
-                there.stop("c03")
-            if round == 3:
-                there.start("c03")
-                there.network.opened("c03")
+    def back() -> None:
+        there.start("c03")
+        there.network.opened("c03")
 
-        result = served(plan, there.network, tmp_path / "there", watcher=Ending(then=then), say=said.append)
-        there.join()
-    assert result is not None
-    assert "c03 is here again" in said
+    with Clients(plan, tmp_path) as there:
+        result = there.whole(then={1: lambda: there.stop("c03"), 3: back})
+    assert "c03 is here again" in there.said["server"]
     assert without(result.clients, "c03") == without(here.clients, "c03")
     assert without(result.messages, "c03") == without(here.messages, "c03")
     assert same(*(state_in(tmp_path / name)["server"] for name in ("here", "there")))
@@ -177,11 +155,10 @@ def test_what_is_not_declared_is_refused_as_in_the_simulation(
 ) -> None:
     monkeypatch.setitem(methods.METHODS, TalksToo.name, TalksToo)
     plan = experiment(TalksToo.name, clients=3, rounds=2, run={"errors": errors})
-    results = simulated(plan, tmp_path / "here"), federated(plan, plan.federation(Path()), tmp_path)[0]
-    missing = [[(*row[:4], *row[6:]) for row in result.messages if row[6]] for result in results]
-    assert (
-        missing[0] == missing[1] == [(r, "c01", "server", "train", "refused", "more is not declared") for r in (1, 2)]
-    )
+    results = simulated(plan, tmp_path / "here"), Clients(plan, tmp_path).whole()
+    for result in results:
+        missing = [(*row[:4], *row[6:]) for row in result.messages if row[6]]
+        assert missing == [(r, "c01", "server", "train", "refused", "more is not declared") for r in (1, 2)]
     # Over a network the message is not sent, and costs no bytes.
     sent = {"bytes": 0, "floats": 0, "messages": 0}
     here, there = ([row | sent for row in result.rounds] for result in results)
@@ -190,55 +167,49 @@ def test_what_is_not_declared_is_refused_as_in_the_simulation(
 
 def test_after_a_deadline_it_begins_with_those_who_came(tmp_path: Path) -> None:
     network = {"clients": ["c00", "c01", "c02"], "begin_after": 1.0}
-    plan, said = experiment(clients=3, rounds=1, network=network), list[str]()
-    with clients(plan.federation(Path()), tmp_path / "nodes") as there:
+    with Clients(experiment(clients=3, rounds=1, network=network), tmp_path) as there:
         there.start("c00", "c01")
-        result = served(plan, there.network, tmp_path / "there", say=said.append)
-        there.join()
-        assert there.errors == {}
-    assert result is not None
+        result = there.serve()
+        there.ended()
     assert {row[1] for row in result.clients} == {"c00", "c01"}
-    assert "2 of 3 clients are ready: c00, c01; missing: c02" in said
-    assert "1 clients have not come in time, and are left out" in said
+    assert "2 of 3 clients are ready: c00, c01; missing: c02" in there.said["server"]
+    assert "1 clients have not come in time, and are left out" in there.said["server"]
 
 
-@pytest.mark.parametrize("method", [pytest.param("ifca", marks=pytest.mark.slow), "tfl"])
-def test_a_server_that_is_killed_goes_on_and_ends_equal(method: str, tmp_path: Path) -> None:
-    plan = experiment(method, clients=4, rounds=4)
+@pytest.mark.parametrize(
+    ("method", "network"),
+    [
+        ("tfl", MemoryNetwork), pytest.param("ifca", MemoryNetwork, marks=pytest.mark.slow),
+        pytest.param("sfmtl-graph", CalledNetwork, marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
+def test_a_server_and_a_client_that_begin_anew_go_on_and_end_equal(
+    method: str, network: type[Any], tmp_path: Path
+) -> None:
+    """The server is killed, and stopped, and a client with it."""
+    plan = experiment(method, clients=4, rounds=4, network={"grace": 60.0})
     whole = simulated(plan, tmp_path / "whole")
-
-    def kill(round: int) -> None:
-        if round == 3:
-            raise Killed
-
-    with clients(plan.federation(Path()), tmp_path / "nodes") as there:
+    with Clients(plan, tmp_path, network()) as there:
         there.start()
         with pytest.raises(Killed):
-            served(plan, there.network, tmp_path / "there", watcher=Ending(then=kill))
-        assert served(plan, there.network, tmp_path / "there", watcher=Ending(after=3)) is None
-        result = served(plan, there.network, tmp_path / "there")
-        there.join()
-        assert there.errors == {}
+            there.serve(then={3: kill})
+        there.stopped(3)
+        there.stop("c01")
+        there.start("c01")
+        result = there.serve()
+        there.ended()
         assert same(state_in(tmp_path / "whole")["clients"], there.states())
-        again = served(plan, there.network, tmp_path / "there")  # what is finished is read
-    assert result is not None
-    assert again is not None
-    assert again.summary == result.summary
-    assert result.rounds == whole.rounds
-    assert sorted(result.clients) == sorted(whole.clients)
-    assert result.messages == whole.messages
+        assert there.serve().summary == result.summary  # what is finished is read
+    equal(result, whole)
     # The clients had the state of round 3, and the server had not.
     assert "going back to the state before round 3, as the server has" in there.said["c00"]
 
 
 def test_a_round_with_too_few_replies_is_undone_at_the_clients(tmp_path: Path) -> None:
-    plan = experiment("sfmtl-graph", clients=3, run={"min_replies": 3})
-    with clients(plan.federation(Path()), tmp_path / "nodes") as there:
+    with Clients(experiment("sfmtl-graph", clients=3, run={"min_replies": 3}), tmp_path) as there:
         there.start()
-        leave = Ending(then=lambda round: there.stop("c01") if round == 1 else None)
-        result = served(plan, there.network, tmp_path / "there", watcher=leave)
+        result = there.serve(then={1: lambda: there.stop("c01")})
         there.join("c00", "c02")
-        assert result is not None
         assert [bool(row.get("skipped")) for row in result.rounds] == [False, True, True]
         # The states of the rounds that were undone are not kept.
         files = {name: [path.stem for path in (there.root / name).glob("*/round-*")] for name in ("c00", "c02")}

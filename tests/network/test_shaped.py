@@ -7,7 +7,8 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from time import monotonic
@@ -17,11 +18,9 @@ import pytest
 from certificates import SHAPED, Line, Net, SlowWire, Town
 from fedkin.network.link import Missed
 from fedkin.network.status import FILE, read_status
-from network.processes import ended, place_for, rounds, rows, simulated
+from network.processes import Follow, ended, equal, place_for, simulated
 
 pytestmark = pytest.mark.slow
-
-NAMES = ["c00", "c01", "c02", "c03"]
 
 
 @pytest.fixture
@@ -33,41 +32,35 @@ def line(request: pytest.FixtureRequest) -> Iterator[Line]:
         made = Line(2.5e6, 0.05, getattr(request, "param", 0.0))
     except OSError as error:
         pytest.skip(f"this machine allows no network namespaces ({error})")
-    try:
+    with closing(made):
         yield made
-    finally:
-        made.close()
 
 
 def test_a_slow_link_that_goes_down_changes_no_bit(tmp_path: Path, town: Town, line: Line) -> None:
     run = tmp_path / "there"
     with place_for(tmp_path, town, "fedavg", clients=4, rounds=16, grace=60.0, host=SHAPED[0]) as place:
         here = simulated(place, tmp_path / "here")
-        server = place.serve("--out", str(run), space=line.server)
-        nodes = {name: place.join(name, space=line.clients) for name in NAMES}
-        with place.follow("c00") as said, place.follow("c03") as away:
-            said.until("round 5:")
-            line.up(False)
-            said.until("the server is not reached")  # by Zenoh's lease of 10 s, as no packet says so
-            line.up(True)
-            away.until("round 8:")
-        ended(place, {"server": server, **nodes})
-    assert rounds(run) == here.rounds
-    assert sorted(rows(run)) == sorted(here.messages)
+        processes = {"server": place.serve("--out", str(run), space=line.server), **place.join_all(space=line.clients)}
+        said = Follow(place, "c00")
+        said.until("round 5:")
+        line.up(False)
+        said.until("the server is not reached")  # by Zenoh's lease of 10 s, as no packet says so
+        line.up(True)
+        Follow(place, "c03").until("round 8:")
+        ended(place, processes)
+    equal(run, here)
 
 
 _PLAIN = """
 import socket, sys
-from threading import Thread
+from concurrent.futures import ThreadPoolExecutor
 
 who, address, port, clients, size, turns = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])
 
-def exchange(end, sends):
+def exchange(end):
     for turn in range(turns):
-        if (turn % 3 == 1) == sends:
-            left = size
-            while left:
-                left -= len(end.recv(min(left, 1 << 16)))
+        if (turn % 3 == 1) == (who == "server"):
+            end.recv(size, socket.MSG_WAITALL)
         else:
             end.sendall(bytes(size))
 
@@ -77,11 +70,8 @@ if who == "server":
         ends = [door.accept()[0] for _ in range(clients)]
 else:
     ends = [socket.create_connection((address, port)) for _ in range(clients)]
-threads = [Thread(target=exchange, args=(end, who == "server")) for end in ends]
-for thread in threads:
-    thread.start()
-for thread in threads:
-    thread.join()
+with ThreadPoolExecutor(clients) as pool:
+    list(pool.map(exchange, ends))
 """
 
 
@@ -107,21 +97,18 @@ def test_a_federation_with_a_large_model_is_the_simulation(
     tmp_path: Path, town: Town, line: Line, hidden: list[int]
 ) -> None:
     """Four processes: each transfer takes longer than one look of those who wait for it; without loss and with 1 %."""
-    names = NAMES[:3]
-    model = {"name": "mlp", "hidden": hidden}
-    run = tmp_path / "there"
+    model, run = {"name": "mlp", "hidden": hidden}, tmp_path / "there"
     with place_for(tmp_path, town, "fedavg", clients=3, rounds=1, grace=60.0, host=SHAPED[0], model=model) as place:
         here = simulated(place, tmp_path / "here")
         begun = monotonic()
         server = place.serve("--out", str(run), space=line.server)
-        ended(place, {"server": server, **{name: place.join(name, space=line.clients) for name in names}})
+        ended(place, {"server": server, **place.join_all(space=line.clients)})
         took = monotonic() - begun
-        status = {name: read_status(tmp_path / f"{name}-state" / FILE).others["server"] for name in names}
-    assert rounds(run) == here.rounds
-    assert sorted(rows(run)) == sorted(here.messages)
+        status = [read_status(tmp_path / f"{name}-state" / FILE).others["server"] for name in place.names]
+    equal(run, here)
     # Each round every client is sent the model twice, to train and to evaluate, and sends it once.
     size = 4 * sum((each + 1) * after for each, after in pairwise([64, *hidden, 10]))
-    down, up = (sum(getattr(one, way) for one in status.values()) for way in ("bytes_in", "bytes_out"))
+    down, up = (sum(getattr(one, way) for one in status) for way in ("bytes_in", "bytes_out"))
     least = plain(line, 3, size, 3)
     print(
         f"{size / 1e6:.1f} MB a model, {100 * line.loss:g} % loss: {down / 1e6:.1f} MB down, {up / 1e6:.1f} MB up in "
@@ -137,8 +124,7 @@ def test_a_federation_with_a_large_model_is_the_simulation(
 def test_a_pull_in_short_slices_sends_the_offer_once(net: Net, megabits: int, size: int) -> None:
     """50 ms each way: at most 1.1 times the bytes of the offer are sent; -s shows the time beside the link's."""
     rate, delay = megabits * 125_000, 0.05
-    server = net.server()
-    wire = SlowWire(net, rate, delay)
+    server, wire = net.server(), net.wired(partial(SlowWire, rate=rate, delay=delay))
     ann, data = net.member("ann"), os.urandom(size)
     server.offer("ann", "r/now", b"")
     assert ann.pull("server", "r/now", 60) == b""  # connected

@@ -13,8 +13,7 @@ from fedkin.network.status import FILE, Status, StatusFile, read_status
 from network.memory import MemoryNetwork
 
 
-def test_a_look_sees_who_is_there_what_came_and_what_was_refused(tmp_path: Path) -> None:
-    network = MemoryNetwork()
+def test_a_look_sees_who_is_there_what_came_and_what_was_refused(tmp_path: Path, network: MemoryNetwork) -> None:
     with network.link("server") as server, network.link("ann") as ann:
         told = StatusFile(server, tmp_path, "server", lambda: ["ann", "bob"])
         told.round, told.rounds = 2, 5
@@ -31,11 +30,10 @@ def test_a_look_sees_who_is_there_what_came_and_what_was_refused(tmp_path: Path)
         assert (status.name, status.role, status.state) == ("server", "server", "running")
         assert (status.round, status.rounds, status.nameless, status.epsilon) == (2, 5, 1, None)
         one = status.others["ann"]
-        assert (one.here, one.round, one.bytes_in, one.refused) == (True, 2, 5, 1)
-        assert one.group == 1
+        assert (one.here, one.round, one.bytes_in, one.refused, one.group) == (True, 2, 5, 1, 1)
         assert one.why == "its signature is not that of the owner"
         assert (status.others["bob"].here, status.others["bob"].seen) == (False, None)
-        network.drop("ann")
+        network.cut("ann")
         told.look()
         gone = read_status(tmp_path / FILE).others["ann"]
         assert not gone.here

@@ -23,10 +23,10 @@ from fedkin.network.registration import Registration
 from fedkin.running.experiment import Experiment
 from fedkin.running.model_loader import load
 from fedkin.running.networked import exchange, read_shared, settings_of, setup_of
-from network.federations import NOWHERE, Clients, Ending, simulated, state_in
-from network.memory import MemoryLink, MemoryNetwork
+from network.federations import NOWHERE, Clients, Owner, simulated, state_in
+from network.memory import MemoryLink
 from stays import HOSPITALS, table, written
-from support import same
+from support import present, same
 
 NORTH, EAST, SOUTH = HOSPITALS
 
@@ -43,53 +43,57 @@ def plan_for(folder: Path, method: str = "fedavg", **sections: Any) -> Experimen
 class Hospitals(Clients):
     """Hospitals in threads, each with its own file, and their server."""
 
-    def __init__(self, plan: Experiment, folder: Path, root: Path) -> None:
-        super().__init__(MemoryNetwork(), plan.federation(NOWHERE), root, options={"settings": settings_of(plan)})
-        self.plan, self.folder = plan, folder
+    def __init__(self, plan: Experiment, folder: Path) -> None:
+        super().__init__(plan, folder, options={"settings": settings_of(plan)})
+        assert isinstance(plan.data, TableSource)
+        self.data, self.stays = plan.data, plan.data.path
 
     def table(self, name: str, file: str = "") -> OwnTable:
-        assert isinstance(self.plan.data, TableSource)
-        return OwnTable(name, str(self.root / file if file else self.folder / f"{name}.csv"), self.plan.data)
+        return OwnTable(name, str(self.folder / file if file else self.stays / f"{name}.csv"), self.data)
 
     def samples_of(self, name: str, options: dict[str, Any]) -> OwnSamples:
         if self.plan.network.reread:
-            options["watch"] = FileWatch(self.folder / f"{name}.csv", partial(self.table, name))
+            options["watch"] = FileWatch(self.stays / f"{name}.csv", partial(self.table, name))
         return self.table(name, options.pop("file", ""))
-
-    def run(self, watcher: Any = None) -> Any:
-        """Run the server until the run has ended, or it is stopped."""
-        return self.serve(self.plan, self.root / "there", watcher)
 
 
 @pytest.fixture
-def there(tmp_path: Path) -> Hospitals:
-    folder = written(tmp_path / "stays")
+def plan(tmp_path: Path) -> Experiment:
     # A risk has a pooled figure in a simulation, for which a network would need scores of single samples.
-    return Hospitals(plan_for(folder, data={"kind": "classification"}), folder, tmp_path)
+    return plan_for(written(tmp_path / "stays"), data={"kind": "classification"})
 
 
-def equal(there: Hospitals, root: Path) -> None:
+@pytest.fixture
+def there(plan: Experiment, tmp_path: Path) -> Hospitals:
+    return Hospitals(plan, tmp_path)
+
+
+def equal(there: Hospitals) -> None:
     """Whether the run is the simulation over the files of the hospitals."""
-    simulated(there.plan, root / "here")
-    federation = there.plan.federation(NOWHERE)
-    kept = read_shared(root / "there")
-    assert kept is not None
+    simulated(there.plan, there.folder / "here")
+    federation, kept = there.plan.federation(NOWHERE), present(read_shared(there.folder / "there"))
     assert (kept.agreed.encoding, kept.agreed.target) == (federation.encoding, federation.target)
     assert kept.clients == HOSPITALS
-    here, far = ((root / name / "rounds.jsonl").read_bytes() for name in ("here", "there"))
+    here, far = ((there.folder / name / "rounds.jsonl").read_bytes() for name in ("here", "there"))
     assert here == far
-    assert same(*(state_in(root / name)["server"] for name in ("here", "there")))
+    assert same(*(state_in(there.folder / name)["server"] for name in ("here", "there")))
 
 
-def at_home(root: Path) -> None:
+def at_home(there: Hospitals) -> None:
     """Whether each hospital predicts for rows of its file, from its own folder, what the simulation would."""
-    here = load(root / "here")
+    here = load(there.folder / "here")
     for name in HOSPITALS:
-        own, rows = load(root / name), table(name).drop(columns="died")
-        rows["admitted"] = pd.to_datetime(rows["admitted"])
+        own, rows = load(there.root / name), inputs(name)
         assert own.clients == (name,)
         assert list(own.predict(rows)) == list(here.predict(rows, client=name))
         assert np.array_equal(own.probabilities(rows), here.probabilities(rows, client=name))
+
+
+def inputs(name: str) -> pd.DataFrame:
+    """What a hospital knows of its stays before they end."""
+    rows = table(name).drop(columns="died")
+    rows["admitted"] = pd.to_datetime(rows["admitted"])
+    return rows
 
 
 def test_a_run_over_tables_is_that_of_a_simulation(
@@ -97,12 +101,7 @@ def test_a_run_over_tables_is_that_of_a_simulation(
 ) -> None:
     """Also if one has a column that most do not have, which stays there; each is asked once what may leave."""
     table(SOUTH).assign(name="X").to_csv(tmp_path / "more.csv", index=False)
-    sent, asked = list[bytes](), list[list[str]]()
-
-    def yes(lines: list[str]) -> bool:
-        asked.append(lines)
-        return True
-
+    sent, owner = list[bytes](), Owner("yes")
     made = MemoryLink.offer
 
     def offer(link: MemoryLink, to: str, subject: str, data: bytes) -> None:
@@ -110,22 +109,20 @@ def test_a_run_over_tables_is_that_of_a_simulation(
         made(link, to, subject, data)
 
     monkeypatch.setattr(MemoryLink, "offer", offer)
-    there.start(NORTH, EAST, consent=yes)
-    there.start(SOUTH, file="more.csv", consent=yes)
-    assert there.run()
-    there.join()
-    assert there.errors == {}
-    assert len(asked) == len(HOSPITALS)
+    there.start(NORTH, EAST, consent=owner)
+    there.start(SOUTH, file="more.csv", consent=owner)
+    there.serve()
+    there.ended()
+    assert len(owner.asked) == len(HOSPITALS)
     assert "columns that most do not have stay here: name" in there.said[SOUTH]
     assert sent
     assert not any(b'"name": {"X"' in data for data in sent)
-    equal(there, tmp_path)
-    at_home(tmp_path)
+    equal(there)
+    at_home(there)
     (tmp_path / "there" / "encoding.json").unlink()
     kept = json.loads((tmp_path / "there" / "federation.json").read_text())
-    assert isinstance(there.plan.data, TableSource)
     with there.network.link("server") as link, pytest.raises(RunError, match="put the file back"):
-        Registration(link, "", setup_of, there.plan.network, reading=there.plan.data.reading(""), kept=kept)
+        Registration(link, "", setup_of, there.plan.network, reading=there.data.reading(""), kept=kept)
 
 
 class Wards(Hospitals):
@@ -137,19 +134,16 @@ class Wards(Hospitals):
 
 @pytest.mark.slow
 def test_peers_agree_without_a_server(tmp_path: Path) -> None:
-    folder = written(tmp_path / "stays")
-    there = Wards(plan_for(folder, "dfedavgm"), folder, tmp_path)
+    there = Wards(plan_for(written(tmp_path / "stays"), "dfedavgm"), tmp_path)
     there.start()
-    there.join()
-    assert there.errors == {}
+    there.ended()
     simulated(there.plan, tmp_path / "here")
     states = state_in(tmp_path / "here")["clients"]
     for name in HOSPITALS:
-        kept = read_shared(tmp_path / name)
-        assert kept is not None
+        kept = present(read_shared(there.root / name))
         assert kept.agreed.encoding == there.plan.federation(NOWHERE).encoding
-        assert same(state_in(tmp_path / name)["clients"][name], states[name])
-    at_home(tmp_path)
+        assert same(state_in(there.root / name)["clients"][name], states[name])
+    at_home(there)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +160,7 @@ def test_a_wrong_table_that_comes_first_is_refused_alone_and_comes_back_correcte
     change: Any, words: str, there: Hospitals, tmp_path: Path
 ) -> None:
     change(table(SOUTH)).to_csv(tmp_path / "wrong.csv", index=False)
-    server = threading.Thread(target=there.run, daemon=True)
+    server = threading.Thread(target=there.serve, daemon=True)
     server.start()
     there.start(SOUTH, file="wrong.csv")
     there.heard("server", f"1 of 3 clients have told their columns: {SOUTH}; missing: {NORTH}, {EAST}")
@@ -177,10 +171,9 @@ def test_a_wrong_table_that_comes_first_is_refused_alone_and_comes_back_correcte
     there.heard("server", f"missing: {SOUTH}")
     assert f"waiting for {NORTH}, {EAST}" in there.said[SOUTH]
     there.start(SOUTH)
-    there.join()
+    there.ended()
     server.join(60)
-    assert there.errors == {}
-    equal(there, tmp_path)
+    equal(there)
 
 
 def test_other_settings_of_the_table_are_refused(there: Hospitals) -> None:
@@ -190,27 +183,27 @@ def test_other_settings_of_the_table_are_refused(there: Hospitals) -> None:
     assert difference(one, other) == "table.least is 10 here and 3 there"
 
 
+def refused(there: Hospitals, name: str, fields: dict[str, str], shared: Any = None) -> Any:
+    """Why a server does not let in who says this in its hello; shared: what all have agreed on, once they are there."""
+    hello = {"nonce": "0" * 8, "life": "a", "agreement": {"settings": ""}, **fields}
+    with there.network.link("server") as link, there.network.link(name) as own:
+        registration = Registration(link, "", setup_of, there.plan.network)
+        registration.gathering.shared = shared
+        own.offer("server", "hello", codec.encode(hello))
+        told = codec.decode(own.pull("server", f"welcome/{'0' * 8}", 30))["refused"]
+        registration.close()
+    return told
+
+
 def test_whoever_comes_after_all_are_there_is_refused(there: Hospitals) -> None:
     columns = ColumnTypes({"age": "number"}, "text")
-    with there.network.link("server") as link, there.network.link("eve") as eve:
-        registration = Registration(link, "", setup_of, there.plan.network, reading=None)
-        registration.gathering.shared = Shared(None, columns, ("ann", "bob"))  # type: ignore[arg-type]
-        hello = {"nonce": "0" * 8, "life": "a", "agreement": {"settings": ""}, "columns": columns.to_json()}
-        eve.offer("server", "hello", codec.encode(hello))
-        refused = codec.decode(eve.pull("server", f"welcome/{'0' * 8}", 30))["refused"]
-        registration.close()
-    assert refused == "the federation is complete without it (ann, bob)"
+    told = refused(there, "eve", {"columns": columns.to_json()}, Shared(None, columns, ("ann", "bob")))  # type: ignore[arg-type]
+    assert told == "the federation is complete without it (ann, bob)"
 
 
 @pytest.mark.parametrize("fields", [{"columns": "garbage"}, {"profile": '{"types": {}}'}, {"columns": '{"types": 3}'}])
 def test_garbage_in_place_of_a_table_is_refused(fields: dict[str, str], there: Hospitals) -> None:
-    with there.network.link("server") as link, there.network.link(NORTH) as north:
-        registration = Registration(link, "", setup_of, there.plan.network)
-        hello = {"nonce": "0" * 8, "life": "a", "agreement": {"settings": ""}, **fields}
-        north.offer("server", "hello", codec.encode(hello))
-        welcome = codec.decode(north.pull("server", f"welcome/{'0' * 8}", 30))
-        registration.close()
-    assert welcome["refused"].startswith("what it tells of its table is not readable (")
+    assert refused(there, NORTH, fields).startswith("what it tells of its table is not readable (")
 
 
 def test_no_count_of_the_targets_values_leaves(there: Hospitals) -> None:
@@ -219,45 +212,37 @@ def test_no_count_of_the_targets_values_leaves(there: Hospitals) -> None:
     assert "died" not in {*told["profile"]["categories"], *told["profile"]["numbers"]}
 
 
-def test_who_takes_no_part_changes_no_encoding(tmp_path: Path) -> None:
-    folder = written(tmp_path / "stays")
-    plan = plan_for(folder, data={"kind": "classification"})
+def test_who_takes_no_part_changes_no_encoding(plan: Experiment, tmp_path: Path) -> None:
     plan = plan.with_changes(**{"network.clients": [NORTH, EAST], "network.newcomers": True})
-    there = Hospitals(plan, folder, tmp_path)
+    there = Hospitals(plan, tmp_path)
     there.start(SOUTH, unseen=True)
     there.start(NORTH, EAST)
-    wait = Ending(then=lambda round: there.heard("server", f"{SOUTH} is evaluated"))
-    result = there.run(wait)
-    there.join()
-    assert there.errors == {}
-    kept = read_shared(tmp_path / "there")
-    assert kept is not None
+    result = there.serve(then={1: lambda: there.heard("server", f"{SOUTH} is evaluated")})
+    there.ended()
+    kept = present(read_shared(tmp_path / "there"))
     assert kept.clients == (NORTH, EAST)
     assert "burns" not in kept.agreed.encoding.values["ward"]  # a ward of the south alone
     assert result.unseen == (SOUTH,)
     assert {row[1] for row in result.messages} | {row[2] for row in result.messages} == {NORTH, EAST, "server"}
-    rows = table(SOUTH).drop(columns="died")
-    rows["admitted"] = pd.to_datetime(rows["admitted"])
-    assert len(load(tmp_path / SOUTH).predict(rows)) == 60
+    assert len(load(there.root / SOUTH).predict(inputs(SOUTH))) == 60
 
 
-def test_a_newcomer_that_network_clients_does_not_name_comes_back_with_its_table(tmp_path: Path) -> None:
-    folder = written(tmp_path / "stays")
-    plan = plan_for(folder, data={"kind": "classification"})
+def test_a_newcomer_that_network_clients_does_not_name_comes_back_with_its_table(
+    plan: Experiment, tmp_path: Path
+) -> None:
     named = {"network.clients": [NORTH, EAST], "network.newcomers": True, "training.rounds": 4}
-    there = Hospitals(plan.with_changes(**named), folder, tmp_path)
+    there = Hospitals(plan.with_changes(**named), tmp_path)
 
-    def then(round: int) -> None:
-        if round == 1:
-            there.start(SOUTH)
-            there.heard("server", "takes part from the next")
-        elif round == 2:
-            there.stop(SOUTH)
-            there.start(SOUTH)
-            there.heard("server", f"{SOUTH} is here again")
+    def come() -> None:
+        there.start(SOUTH)
+        there.heard("server", "takes part from the next")
+
+    def back() -> None:
+        there.stop(SOUTH)
+        there.start(SOUTH)
+        there.heard("server", f"{SOUTH} is here again")
 
     there.start(NORTH, EAST)
-    result = there.run(Ending(then=then))
-    there.join()
-    assert there.errors == {}
+    result = there.serve(then={1: come, 2: back})
+    there.ended()
     assert {row[1] for row in result.clients if row[0] == 4} == set(HOSPITALS)

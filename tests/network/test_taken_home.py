@@ -15,40 +15,35 @@ import pytest
 from certificates import Town
 from cli.invoked import refused, said
 from fedkin.data.sources.tables import Csv
+from fedkin.engines import Setup
 from fedkin.errors import RunError
-from fedkin.network.agreement import setup_and_agreement
+from fedkin.federation import Client
 from fedkin.network.status import FILE, read_status
 from fedkin.records.models import digest_of
+from fedkin.running.experiment import Experiment
 from fedkin.running.export import csv_format_of
 from fedkin.running.model_loader import load
 from fedkin.running.networked import settings_of, setup_of, take_home, taking_home
-from network.federations import NOWHERE, Ending, clients, experiment, served, simulated
-from network.processes import ended, place_for
+from network.federations import NOWHERE, Clients, experiment, simulated
+from network.processes import place_for
 from support import same
-
-NAMES = ["c00", "c01", "c02", "c03"]
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_at_a_time")
 def test_one_that_is_away_at_the_end_has_the_newest_model_that_it_had(tmp_path: Path) -> None:
     """It was written before the round's score was told, so that a kill costs nothing."""
     plan = experiment(clients=3, rounds=3)
     after_one = simulated(plan.with_changes(**{"training.rounds": 1}), tmp_path / "here")
-    with clients(plan.federation(NOWHERE), tmp_path / "nodes") as there:
+
+    def leave() -> None:
+        assert same(load(there.root / "c01").stored["c01"], after_one.models["c01"])
+        there.stop("c01")
+
+    with Clients(plan, tmp_path) as there:
         there.start()
-        here: list[bool] = []
-
-        def then(round: int) -> None:
-            if round == 1:
-                here.append(same(load(tmp_path / "nodes" / "c01").stored["c01"], after_one.models["c01"]))
-                there.stop("c01")
-
-        leave = Ending(then=then)
-        assert served(plan, there.network, tmp_path / "there", watcher=leave) is not None
+        there.serve(then={1: leave})
         there.join()
-        assert f"its model after round 1 of 3 is kept: fedkin export {tmp_path}" in "".join(there.said["c01"])
-    assert here == [True]
+    assert f"its model after round 1 of 3 is kept: fedkin export {tmp_path}" in "".join(there.said["c01"])
     assert "the model of c01 after round 1" in said("export", tmp_path / "nodes" / "c01", "--out", tmp_path / "c01.pt2")
     assert same(load(tmp_path / "nodes" / "c01").stored["c01"], after_one.models["c01"])
     assert not same(load(tmp_path / "nodes" / "c00").stored["c00"], after_one.models["c00"])
@@ -56,14 +51,17 @@ def test_one_that_is_away_at_the_end_has_the_newest_model_that_it_had(tmp_path: 
         load(tmp_path / "there")
 
 
+def agreed(plan: Experiment) -> tuple[str, Setup, None, Client]:
+    """The settings, the setup, no encoding, and the client c00."""
+    federation, settings = plan.federation(NOWHERE), settings_of(plan)
+    return settings, setup_of(settings, federation.task).equipped(), None, federation["c00"]
+
+
 def test_how_a_table_is_read_goes_home_with_the_model(tmp_path: Path) -> None:
     plan = experiment(clients=2, rounds=2)
-    federation, settings = plan.federation(NOWHERE), settings_of(plan)
-    setup, _ = setup_and_agreement(settings, federation.task, setup_of)
-    assert setup is not None
-    given = (settings, setup, None, federation["c00"], dict(setup.net.initial), 1)
+    settings, setup, *others = agreed(plan)
     for name, data, decimal in (("a", plan.data, None), ("b", Csv(path=Path("x"), target="y", decimal=","), ",")):
-        taking_home(replace(plan, data=data))(tmp_path / name, *given)
+        taking_home(replace(plan, data=data))(tmp_path / name, settings, setup, *others, dict(setup.net.initial), 1)
         assert csv_format_of(load(tmp_path / name))["decimal"] == decimal
 
 
@@ -71,19 +69,15 @@ def test_how_a_table_is_read_goes_home_with_the_model(tmp_path: Path) -> None:
 def test_a_model_counts_when_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the first evaluation there is none, nor after a kill while one is written; the next one is whole."""
     plan, home = experiment(clients=2, rounds=2), tmp_path / "nodes" / "c00"
-    federation = plan.federation(NOWHERE)
     home.mkdir(parents=True)  # the command does it
-    with clients(federation, tmp_path / "nodes") as there:
+    with Clients(plan, tmp_path) as there:
         there.start()
         there.heard("c00", "waiting for")
         assert "no model yet: a participant of a federation keeps its own" in refused("export", home)
-        assert served(plan, there.network, tmp_path / "there") is not None
+        there.serve()
         there.join()
     params = load(home).stored["c00"]
-    settings = settings_of(plan)
-    setup, _ = setup_and_agreement(settings, federation.task, setup_of)
-    assert setup is not None
-    given = (home, settings, setup, None, federation["c00"], {name: -tensor for name, tensor in params.items()}, 2)
+    given = (home, *agreed(plan), {name: -tensor for name, tensor in params.items()}, 2)
     with monkeypatch.context() as patch:
         patch.setattr("fedkin.running.networked.write_seal", _killed)
         with pytest.raises(KeyboardInterrupt):
@@ -102,17 +96,13 @@ def _killed(*_: Any) -> None:
 def test_a_participants_folder_is_exported_by_the_same_command(method: str, tmp_path: Path, town: Town) -> None:
     alone = method == "mapl"
     with place_for(tmp_path, town, method, clients=4, rounds=2, peers=alone) as place:
-        server = {} if alone else {"server": place.serve("--out", str(tmp_path / "there"))}
-        ended(place, {**server, **{name: place.join(name) for name in NAMES}})
-        samples = place.clients
-    x = samples["c02"].test.inputs(slice(None)).numpy()
+        place.whole(None if alone else tmp_path / "there")
+    x = place.clients["c02"].test.inputs(slice(None)).numpy()
     np.save(tmp_path / "x.npy", x)
     assert "c02.json" in said("export", tmp_path / "c02-state", "--out", tmp_path / "c02.pt2")
     code = "import sys, numpy, c02; print(c02.predict(numpy.load('x.npy')).tolist(), 'fedkin' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=300
-    )
-    labels, used = done.stdout.rsplit(" ", 1)
+    told = subprocess.check_output([sys.executable, "-c", code], cwd=tmp_path, text=True, timeout=300)
+    labels, used = told.rsplit(" ", 1)
     assert used.strip() == "False"
     assert json.loads(labels) == load(tmp_path / "c02-state").predict(x).tolist()
     if not alone:

@@ -20,14 +20,9 @@ from fedkin.records.events import replayed
 from fedkin.records.run import read_run
 from fedkin.running.loop import execute
 from network.federations import experiment, write_samples
-from network.processes import Place, ended, kill, made
+from network.processes import Follow, ended, kill, made
 
 ROUNDS = 200
-
-
-def _until(place: Place, name: str, words: str) -> None:
-    with place.follow(name) as log:
-        log.until(words)
 
 
 def both(one: Client, other: Client) -> Client:
@@ -52,27 +47,27 @@ def test_a_year_is_the_simulation_of_its_events(tmp_path: Path, town: Town) -> N
         run = tmp_path / "run"
         server = place.serve("--out", str(run))
         running = {name: place.join(name) for name in six}
-        _until(place, six[0], "round 5:")
+        Follow(place, six[0]).until("round 5:")
         running[new] = place.join(new)
         kill(running[six[1]])
         running[six[1]] = place.join(six[1])
-        _until(place, new, "round ")
+        Follow(place, new).until("round ")
         for name in (six[2], six[3]):
             ended(place, {name: place.leave(name)})
             ended(place, {name: running.pop(name)})
         write_samples(tmp_path, six[3], replace(whole[spare], id=six[3]))
         running[six[3]] = place.join(six[3])
-        _until(place, "server", f"{six[3]} takes part from the next round on")
+        Follow(place, "server").until(f"{six[3]} takes part from the next round on")
         grown = both(whole[six[0]], whole[other])
         write_samples(tmp_path, six[0], grown)
         os.utime(tmp_path / f"{six[0]}.npz", (0, 0))  # as if it had been there for long: nobody is writing it
-        _until(place, "server", f"{six[0]} has other samples")
+        Follow(place, "server").until(f"{six[0]} has other samples")
         kill(server, running[six[4]])
         moved = tmp_path / "elsewhere"
         shutil.move(run, moved)
         server = place.serve("--resume", str(moved))
         running[six[4]] = place.join(six[4])
-        _until(place, six[0], "a test says that new samples here are unlike those of this client's group")
+        Follow(place, six[0]).until("a test says that new samples here are unlike those of this client's group")
         ended(place, {"server": server, **running})
         result = read_run(moved)
         clients = replayed(place.clients, result.federation)

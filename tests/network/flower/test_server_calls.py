@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -71,8 +72,7 @@ def test_a_node_is_called_by_its_registered_name(tmp_path: Path) -> None:
     said: list[str] = []
     nodes = [Node("ann", 1), Node("bob", 2), Node("bob", 3), Node("", 4), Node("eve", 5, "offline")]
     grid = Grid(nodes, {1: {SOCKET: str(tmp_path / "s")}})
-    calls = GridCalls(grid, said.append)
-    try:
+    with closing(GridCalls(grid, said.append)) as calls:
         assert calls.names() == {"ann"}
         assert said == [
             "2 nodes are registered as 'bob': none of them is called",
@@ -87,28 +87,22 @@ def test_a_node_is_called_by_its_registered_name(tmp_path: Path) -> None:
         grid.gone = True
         with pytest.raises(LinkError, match=r"SuperLink does not answer \(connection refused\)"):
             calls.names()
-    finally:
-        calls.close()
 
 
 def test_a_node_without_a_socket_or_an_answer_says_why() -> None:
     grid = Grid([Node("ann", 1), Node("bob", 2)], {1: {}})
-    calls = GridCalls(grid)
-    try:
+    with closing(GridCalls(grid)) as calls:
         calls.names()
         with pytest.raises(LinkError, match="--node-config has no fedkin-socket"):
             calls.call("ann", b"letter", 30)
         with pytest.raises(LinkError, match=r"no reply within 0.01 s"):
             calls.call("bob", b"letter", 0.01)
-    finally:
-        calls.close()
 
 
 def test_each_answer_of_the_superlink_is_noted(tmp_path: Path) -> None:
     """A server's app ends when the last one is too long ago."""
     grid = Grid([Node("ann", 1)], {1: {SOCKET: str(tmp_path / "s")}})
-    calls = GridCalls(grid)
-    try:
+    with closing(GridCalls(grid)) as calls:
         for _ in range(2):
             calls.answered = before = -1.0
             assert calls.names() == {"ann"}
@@ -117,8 +111,6 @@ def test_each_answer_of_the_superlink_is_noted(tmp_path: Path) -> None:
         with Listening(tmp_path / "s", bytes.upper):
             assert calls.call("ann", b"letter", 30) == b"LETTER"
         assert calls.answered > before
-    finally:
-        calls.close()
 
 
 def test_a_message_of_another_app_is_refused() -> None:
