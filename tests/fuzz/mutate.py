@@ -79,7 +79,7 @@ def _inside_zip(data: bytes, others: Sequence[bytes], rng: np.random.Generator) 
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             entries = [(entry.filename, archive.read(entry)) for entry in archive.infolist()]
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError):
-        return _changed(data, others, rng)
+        entries = []
     if not entries:
         return _changed(data, others, rng)
     at = int(rng.integers(0, len(entries)))

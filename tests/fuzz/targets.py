@@ -76,22 +76,18 @@ def accepts(target: Target, data: bytes, folder: Path) -> bool:
 # -- seeds ----------------------------------------------------------------------------------------------------
 
 
-def npz(**entries: Any) -> bytes:
-    made = io.BytesIO()
-    np.savez_compressed(made, **entries)
-    return made.getvalue()
-
-
-def parquet(table: Mapping[str, Any]) -> bytes:
-    made = io.BytesIO()
-    pq.write_table(pa.table(dict(table)), made)
-    return made.getvalue()
-
-
 def saved(write: Callable[[Any], object]) -> bytes:
     made = io.BytesIO()
     write(made)
     return made.getvalue()
+
+
+def npz(**entries: Any) -> bytes:
+    return saved(partial(np.savez_compressed, **entries))
+
+
+def parquet(table: Mapping[str, Any]) -> bytes:
+    return saved(partial(pq.write_table, pa.table(dict(table))))
 
 
 def idx(shape: tuple[int, ...], code: int = 8) -> bytes:
