@@ -40,13 +40,11 @@ def test_inputs_that_were_not_refused_once_are_now(places: dict[str, Path]) -> N
 
 
 def _try(name: str, places: dict[str, Path], draw: int) -> None:
-    target = TARGETS[name]
-    rng = np.random.default_rng(draw)
-    seeds = target.seeds()
+    target, seeds = TARGETS[name], TARGETS[name].seeds()
     with warnings.catch_warnings():
         # Odd numbers make numpy warn, and a run goes on.
         warnings.simplefilter("ignore")
-        accepts(target, mutated(seeds[draw % len(seeds)], seeds, rng), places[name])
+        accepts(target, mutated(seeds[draw % len(seeds)], seeds, np.random.default_rng(draw)), places[name])
 
 
 @pytest.mark.parametrize("name", TARGETS)

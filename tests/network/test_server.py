@@ -51,13 +51,14 @@ def test_it_is_the_simulation_bit_for_bit(method: str, network: type[Any], tmp_p
     assert same(kept[0]["server"], kept[1]["server"])
     assert same(kept[0]["clients"], there.states())
     assert kept[1]["clients"] == {}
-    hashes, others = own_models(there.root, here), dict[str, Any]()
-    for role, folder in (("client", there.root / "c00"), ("server", tmp_path / "there")):
-        status = read_status(folder / FILE)
+    server, client = (read_status(folder / FILE) for folder in (tmp_path / "there", there.root / "c00"))
+    for status, role in ((server, "server"), (client, "client")):
         assert (status.role, status.state, status.round, status.federation) == (role, "ended", 3, "tiny")
-        assert all(other.round == 3 and other.bytes_in and other.bytes_out for other in status.others.values())
-        others = status.others
+    hashes, others = own_models(there.root, here), server.others
     assert {name: other.model for name, other in others.items()} == hashes
+    assert all(other.round == 3 and other.bytes_in and other.bytes_out for other in others.values())
+    assert server.rounds == client.others["server"].round == 3
+    assert client.others["server"].bytes_out > 0
     if method == "ifca":
         assert len({(other.group, other.model) for other in others.values()}) == len({*hashes.values()}) > 1
 
