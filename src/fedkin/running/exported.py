@@ -24,6 +24,8 @@ from typing import Any
 
 import numpy as np
 
+__all__ = ["about", "arrays_of", "no_embedding", "outputs", "predict"]
+
 _BATCH = 1024
 _DAY = datetime.timedelta(days=1)
 _START = datetime.datetime(1970, 1, 1)
