@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from fedkin.errors import ConfigError
+from fedkin.learning.net import body_of, head_of
 from fedkin.learning.sgd import infer
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.given import Given
@@ -52,6 +53,20 @@ def test_heads_of_clients_own_are_pulled_to_the_shared_one_and_change_no_trainin
         loss = loss + 1.0 * (bias - shared[id]["head.bias"]).square().sum()
         gradients = torch.autograd.grad(loss, [weight, bias])
         assert max(float(one.abs().max()) for one in gradients) < 0.02 * len(x)
+
+
+def test_bodies_of_clients_own_are_trained_under_the_shared_head_and_change_no_training() -> None:
+    groups = {"a": tuple(IDS[:4])}
+    shared, pulled = models(Given(groups=groups)), models(Given(groups=groups, pull_weights=0.5, pull_bias=0.5))
+    bodies = models(Given(groups=groups, own_body=True))
+    both = models(Given(groups=groups, own_body=True, pull_weights=0.5, pull_bias=0.5))
+    assert same(bodies[IDS[5]], shared[IDS[5]])
+    for id in IDS[:4]:
+        assert same(head_of(bodies[id]), head_of(shared[id]))
+        assert not same(body_of(bodies[id]), body_of(shared[id]))
+        assert same(body_of(both[id]), body_of(bodies[id]))
+        assert not same(head_of(both[id]), head_of(pulled[id]))
+    assert not same(body_of(bodies[IDS[0]]), body_of(bodies[IDS[1]]))
 
 
 def test_neighbours_are_averaged_in_one_direction() -> None:

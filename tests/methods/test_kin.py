@@ -24,10 +24,10 @@ from fedkin.graph import Plan, Spread, sign
 from fedkin.learning.net import body_of, head_of
 from fedkin.learning.training import Training
 from fedkin.methods import METHODS
-from fedkin.methods.blocks.pulled_head import Strength, pulled_heads, with_head
+from fedkin.methods.blocks.pulled_head import Strength, in_proportion, pulled_heads, with_head
 from fedkin.methods.blocks.signatures import read_signature
 from fedkin.methods.fedavg import FedAvg
-from fedkin.methods.kin import Kin, alone, alpha_of_search, best_candidate, held_out, in_proportion, leads_of
+from fedkin.methods.kin import Kin, alone, alpha_of_search, best_candidate, held_out, leads_of
 from fedkin.running.suites import SUITES
 from fedkin.testing import PROMISES, Checked
 from support import finish, play, present, same, samples_of, small_setup

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedkin.advice.candidates import CANDIDATES, HEADS, Shape, shapes_of
-from fedkin.advice.choice import LEVEL, Judged, Marks, Trials, enough_for_verdict, outcomes_of
+from fedkin.advice.choice import LEVEL, Judged, Marked, Marks, Option, Trials, enough_for_verdict, outcomes_of
 from fedkin.advice.partners import MOST, PartnerValues, coalition_shapes, coalitions_of, worth_of
 from fedkin.advice.result import Advice, OfClient
 from fedkin.advice.work import (
@@ -24,7 +24,7 @@ from fedkin.advice.work import (
     folds_of,
     method_of,
     trained,
-    tried_strengths,
+    tried_parts,
 )  # fmt: skip
 from fedkin.analysis.paired import Difference, difference
 from fedkin.errors import ConfigError, DataError, RunError
@@ -83,13 +83,14 @@ def advise(
     _check_enough(judgeable, len(federation))
     renamed = judgeable.renamed(federation)
     progress("candidates", 0, 1)
-    strengths = tried_strengths(bench, renamed)
+    strengths, bodies = tried_parts(bench, renamed)
     candidates = _Candidates.of(renamed, judgeable.folds, bench.seed, heads=bool(strengths))
     rates = [bench.training.lr * factor for factor in plan.rates]
     work = Work(renamed, judgeable.folds, candidates.to_train(), rates, bench, strengths)
     work, plan, outputs = _run_folds(work, plan, folder, progress, goes_on)
     share = sum(each.share for each in judgeable.folds.values()) / len(judgeable.folds)
-    judged = Judged.of(_trials(work, candidates, plan.folds, outputs), share)
+    trials = _trials(work, candidates, plan.folds, outputs)
+    judged = Judged.of(trials, share, _own_bodies(work, candidates, trials, folder, progress) if bodies else None)
     shape = candidates.final[judged.candidate]
     worth = None
     if len(judgeable.ids) <= min(partners, MOST):
@@ -243,19 +244,36 @@ def _trials(work: Work, candidates: _Candidates, folds: int, outputs: Outputs) -
     for name in candidates.names:
         shapes = [split[name] for split in candidates.by_split]
         models = range(1, 1 + len(work.strengths)) if name in HEADS else (0,)
-        marks[name] = {
-            (rate, model): {
-                id: [work.marks(outputs, (rate, model), shapes, id, fold) for fold in range(folds)]
-                for id in work.federation
-            }
-            for model in models
-            for rate in range(len(work.rates))
-        }
+        options = [(rate, model) for model in models for rate in range(len(work.rates))]
+        marks[name] = _marks(work, outputs, options, shapes, folds)
     shares = {
         name: frozenset(id for id in work.federation if candidates.final[name].partners(id))
         for name in candidates.names if name != "local"
     }  # fmt: skip
     return Trials(marks, shares, folds)
+
+
+def _marks(work: Work, outputs: Outputs, options: Iterable[Option], shapes: Sequence[Shape], folds: int) -> Marked:
+    """Collect the marks of one candidate's models; shapes: its shape in each split."""
+    return {
+        option: {
+            id: [work.marks(outputs, option, shapes, id, fold) for fold in range(folds)] for id in work.federation
+        } for option in options
+    }  # fmt: skip
+
+
+def _own_bodies(work: Work, candidates: _Candidates, trials: Trials, folder: Path | None, progress: Progress) -> Marked:
+    """Try the chosen candidate with own bodies, with each rate that is chosen on all folds, or without one of them."""
+    every = range(trials.folds)
+    name, _ = trials.best(every)
+    rates = sorted({trials.option(name, folds)[0] for folds in (every, *map(trials.without, every))})
+    shapes = [split[name] for split in candidates.by_split]
+    work = replace(work, own_bodies=shapes, rates=[work.rates[rate] for rate in rates])
+    place = None if folder is None else folder / "bodies"
+    found = work.run_all(place, lambda done, total: progress("own bodies", done, total))
+    outputs = {(rates[at], split, shape): outcomes for (at, split, shape), outcomes in found.items()}
+    options = [option for option in trials.marks[name] if option[0] in rates]
+    return _marks(work, outputs, options, shapes, trials.folds)
 
 
 def _partner_values(
@@ -298,10 +316,10 @@ def _advice(
     # Do not train a model that no member of its group should use.
     used = shape.trained_for(takes)
     keep = [id for id in sorted(gains.keys() - takes) if used.partners(id)]
-    method = method_of(used, strength, keep, None if local_rate == rate else local_rate)
+    method = method_of(used, strength, keep, None if local_rate == rate else local_rate, judged.own_body)
     progress("models of the end", 0, 2)
     seen = federation.reorder(sorted(federation.seen))
-    net, shared = trained(method_of(shape, strength), seen, bench, rate)
+    net, shared = trained(method_of(shape, strength, own_body=judged.own_body), seen, bench, rate)
     progress("models of the end", 1, 2)
     _, alone = trained(method_of(Shape()), seen, bench, local_rate)
     progress("models of the end", 2, 2)

@@ -21,6 +21,8 @@ from torch import Tensor
 from fedkin.advice.candidates import HEADS
 from fedkin.analysis.intervals import components, normal
 from fedkin.analysis.paired import Outcomes, enough
+from fedkin.learning.losses import per_sample
+from fedkin.methods.kin import surely_better
 from fedkin.tasks import Task
 
 Values = npt.NDArray[np.float64]
@@ -28,10 +30,12 @@ Values = npt.NDArray[np.float64]
 # each other one has a head of the client's own.
 Option = tuple[int, int]
 Pick = tuple[str, Option]  # a candidate with one of its options
+# The chosen candidate, whose clients also train bodies of their own; model 0 then has the shared head.
+OWN_BODIES = "own bodies"
 _LOCAL: Pick = ("local", (0, 0))  # local training with the first rate, as a reference for rates
 
-# The squared error of a diverged model: worse than any other, but with a finite variance, so that its rate loses
-# against rates without divergence.
+# The loss of a diverged model: worse than any other, but with a finite variance, so that its rate loses against rates
+# without divergence.
 _DIVERGED = 1e100
 
 
@@ -85,11 +89,16 @@ class Estimate(NamedTuple):
 class Marks(NamedTuple):
     """The numbers of a fold whose means are a model's metric, for one kind of task; higher is better.
 
-    sides: the numbers of all samples; in a risk task, those of events and those of non-events.
+    sides: the numbers of all samples; in a risk task, those of events and those of non-events. loss: the mean loss.
     """
 
     kind: str
     sides: tuple[Values, ...]
+    loss: float = math.nan
+
+
+# The marks of a candidate's models by option and id, one for each fold (None: unknown).
+Marked = Mapping[Option, Mapping[str, Sequence[Marks | None]]]
 
 
 def outcomes_of(task: Task, outputs: Tensor, targets: Tensor) -> Outcomes:
@@ -104,6 +113,12 @@ def outcomes_of(task: Task, outputs: Tensor, targets: Tensor) -> Outcomes:
     return Outcomes("classification", right.numpy())
 
 
+def losses_of(task: Task, outputs: Tensor, targets: Tensor) -> Values:
+    """The loss of a model on each sample."""
+    losses = per_sample(task)(outputs.double(), targets).double()
+    return torch.nan_to_num(losses, _DIVERGED, _DIVERGED).clamp_max(_DIVERGED).numpy()
+
+
 def enough_for_verdict(task: Task, targets: Tensor) -> tuple[bool, str]:
     """Whether these validation samples are enough for a verdict (`fedkin.analysis.paired.enough`), and their number."""
     n = len(targets)
@@ -114,8 +129,8 @@ def enough_for_verdict(task: Task, targets: Tensor) -> tuple[bool, str]:
     return enough(n, events), f"{rarer} {word}{'s' * (rarer != 1)}"
 
 
-def marks_of(outcomes: Outcomes) -> Marks | None:
-    """Turn a fold's outcomes into numbers whose mean is the model's metric; higher is better.
+def marks_of(outcomes: Outcomes, loss: float = math.nan) -> Marks | None:
+    """Turn a fold's outcomes into numbers whose mean is the model's metric; higher is better. loss: its mean loss.
 
     One number for each sample; in a risk task one for each event and one for each non-event, and both means are the AUC
     (DeLong's components). None if the samples do not determine the metric.
@@ -124,10 +139,10 @@ def marks_of(outcomes: Outcomes) -> Marks | None:
         labels = outcomes.labels
         if labels is None or not 0 < labels.sum() < len(labels):
             return None
-        return Marks("risk", components(outcomes.values, labels))
+        return Marks("risk", components(outcomes.values, labels), loss)
     if not len(outcomes):
         return None
-    return Marks(outcomes.kind, (-outcomes.values if outcomes.kind == "regression" else outcomes.values,))
+    return Marks(outcomes.kind, (-outcomes.values if outcomes.kind == "regression" else outcomes.values,), loss)
 
 
 def gain_over(mine: Sequence[Marks], theirs: Sequence[Marks]) -> Estimate | None:
@@ -227,11 +242,11 @@ class _Rating(NamedTuple):
 class Trials:
     """The marks of all models.
 
-    marks[candidate][option][id] lists those of a client's models, one for each fold (None: unknown). shares: for each
-    candidate except "local", from simple to complex, the ids of clients that share a model in it.
+    marks: by candidate. shares: for each candidate except "local", from simple to complex, the ids of clients that
+    share a model in it.
     """
 
-    marks: Mapping[str, Mapping[Option, Mapping[str, Sequence[Marks | None]]]]
+    marks: Mapping[str, Marked]
     shares: Mapping[str, frozenset[str]]
     folds: int
 
@@ -258,12 +273,35 @@ class Trials:
 
         Options are chosen on the other folds. share: as for `Judged.of`.
         """
-        mine = [(name, self.option(name, self.without(fold))) for fold in folds]
+        mine = [self.pick(name, self.without(fold)) for fold in folds]
         alone = [("local", self.option("local", self.without(fold))) for fold in folds]
         raw = {id: self.gain(mine, alone, id, folds) for id in sorted(self.shares[name])}
         estimates = {id: one.trained_on_all(share) for id, one in shrunk(raw).items()}
         sure = SURE if _mean(raw).gains(SURELY) else SURELY
         return estimates, frozenset(id for id, one in estimates.items() if one.gains(sure))
+
+    def pick(self, name: str, folds: Sequence[int]) -> Pick:
+        """The candidate with its best option on these folds, or with own bodies if their loss is surely smaller."""
+        best = self.option(name, folds)
+        options = [option for option in self.marks[name] if option[0] == best[0]]
+        if options[0] not in self.marks.get(OWN_BODIES, ()):
+            return name, best
+        mine, sizes = self._costs(OWN_BODIES, options, self.shares[name], folds)
+        theirs, _ = self._costs(name, options, self.shares[name], folds)
+        place = surely_better(mine, theirs, sizes)
+        return (name, best) if place is None else (OWN_BODIES, options[place])
+
+    def _costs(
+        self, name: str, options: Sequence[Option], ids: Iterable[str], folds: Sequence[int]
+    ) -> tuple[dict[str, Values], dict[str, int]]:
+        """Clients' mean losses on these folds, {id: [1, options]}, and numbers of samples; without unknown clients."""
+        costs, sizes = dict[str, Values](), dict[str, int]()
+        for id in sorted(ids):
+            known = [[one for fold in folds if (one := self.marks[name][option][id][fold])] for option in options]
+            if known[0]:
+                costs[id] = np.array([[np.mean([one.loss for one in each]) for each in known]])
+                sizes[id] = sum(len(side) for one in known[0] for side in one.sides)
+        return costs, sizes
 
     def option(self, candidate: str, folds: Sequence[int]) -> Option:
         """The option with the best mean over clients on these folds; surer gains have more weight."""
@@ -317,14 +355,15 @@ class Trials:
 class Judged:
     """The choice and its gains.
 
-    candidate, option, local_option: chosen on all folds. gains: the gain over training alone of each client that shares
-    a model in the candidate, on agreeing folds. A fold agrees if the choice on the other folds was this candidate, with
-    or without own heads. takes: clients that should take it. whole: the gains of one model for all, on all folds.
-    stable: number of agreeing folds; if fewer than two, the gains are of all folds.
+    candidate, option, own_body, local_option: chosen on all folds. gains: the gain over training alone of each client
+    that shares a model in the candidate, on agreeing folds. A fold agrees if the choice on the other folds was this
+    candidate, with or without own heads. takes: clients that should take it. whole: the gains of one model for all, on
+    all folds. stable: number of agreeing folds; if fewer than two, the gains are of all folds.
     """
 
     candidate: str
     option: Option
+    own_body: bool
     local_option: Option
     gains: Mapping[str, Estimate]
     takes: frozenset[str]
@@ -337,19 +376,22 @@ class Judged:
         return replace(self, gains=gains, takes=frozenset(names[id] for id in self.takes), whole=whole)
 
     @classmethod
-    def of(cls, trials: Trials, share: float) -> Judged:
+    def of(cls, trials: Trials, share: float, own_bodies: Marked | None = None) -> Judged:
         """Judge all candidates: choose the recommended one on all folds, and estimate its gains fold by fold.
 
-        share: the share of a client's samples that a fold's models were trained on.
+        share: the share of a client's samples that a fold's models were trained on. own_bodies: marks of the
+        recommended candidate with own bodies, if tried.
         """
         every = range(trials.folds)
-        candidate, option = trials.best(every)
+        candidate, _ = trials.best(every)
         base = HEADS.get(candidate, candidate)
         chosen = {fold: trials.best(trials.without(fold))[0] for fold in every}
         agreed = [fold for fold, name in chosen.items() if HEADS.get(name, name) == base]
-        estimates, takes = trials.judged(candidate, agreed if len(agreed) > 1 else every, share)
+        tried = replace(trials, marks={**trials.marks, OWN_BODIES: own_bodies or {}})
+        name, option = tried.pick(candidate, every)
+        estimates, takes = tried.judged(candidate, agreed if len(agreed) > 1 else every, share)
         local, (whole, _) = trials.option("local", every), trials.judged("all", every, share)
-        return cls(candidate, option, local, estimates, takes, whole, len(agreed))
+        return cls(candidate, option, name == OWN_BODIES, local, estimates, takes, whole, len(agreed))
 
 
 def _mean(gains: Mapping[str, Estimate | None]) -> Estimate:

@@ -82,7 +82,8 @@ class Budget:
             rounds = max(1, round(share * bench.training.rounds))
             run = once + each * rounds
             self._after = 2 * run + _RECORDED * rounds * (each + once / every)
-            total = (folds + 1) * tests + folds * rates * kinds * run + self._after
+            # Own bodies: the chosen candidate once more, with about as much training again.
+            total = (folds + 1) * tests + folds * (rates * kinds + 2) * run + self._after
             if total <= self.left:
                 break
         return Plan(folds, Plan().rates[:rates], rounds)

@@ -124,7 +124,7 @@ class Advice:
         else:
             groups = "; ".join(f"{join_names(members)} together" for members in self.groups)
             what = f"Train {len(self.groups)} group{'s' * (len(self.groups) != 1)}: {groups}"
-        own = own_part(self.method.pull_weights, self.method.pull_bias)
+        own = own_part(self.method.pull_weights, self.method.pull_bias, self.method.own_body)
         return f"{what}, {own}" if own else what
 
     def _local_models(self, judged: Sequence[OfClient]) -> list[str]:
@@ -263,7 +263,8 @@ class Advice:
             "judged": self.judged, "metric": self.task.metric.name, "level": LEVEL, "folds": self.folds,
             "stable": self.stable, "rates": list(self.rates), "rate": self.rate, "own_rate": self.own_rate,
             "pull_weights": self.method.pull_weights, "pull_bias": self.method.pull_bias,
-            "differs": list(self.differs), "notes": self.notes, "groups": [list(members) for members in self.groups],
+            "own_body": self.method.own_body, "differs": list(self.differs), "notes": self.notes,
+            "groups": [list(members) for members in self.groups],
             "near": {id: list(others) for id, others in self.shape.near}, "missing": list(self.missing),
             "clients": [_as_dict(client) for client in self.clients],
             "partners": None if self.worth is None else _worth_as_dict(self.worth),

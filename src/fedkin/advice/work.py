@@ -14,7 +14,7 @@ import torch
 
 from fedkin import codec
 from fedkin.advice.candidates import Shape
-from fedkin.advice.choice import Marks, Option, marks_of, outcomes_of
+from fedkin.advice.choice import Marks, Option, losses_of, marks_of, outcomes_of
 from fedkin.analysis.paired import Outcomes
 from fedkin.codec import Params
 from fedkin.engines import Setup
@@ -23,7 +23,7 @@ from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.folders import make_durable
 from fedkin.keys import rng
 from fedkin.learning.models import Model
-from fedkin.learning.net import BodyHead, Net
+from fedkin.learning.net import BodyHead, Net, body_of
 from fedkin.learning.sgd import infer
 from fedkin.learning.training import Training
 from fedkin.methods.blocks.pulled_head import SHARED, Strength, can_pull, pulled_heads, strengths
@@ -165,13 +165,17 @@ class Bench:
     seed: int
 
 
-def tried_strengths(bench: Bench, federation: Federation) -> list[Strength]:
-    """Strengths to try for a head for each client: those of kin, or a pulled bias only; [] if there is no head."""
+def tried_parts(bench: Bench, federation: Federation) -> tuple[list[Strength], bool]:
+    """Return (strengths to try for a head for each client, whether to try bodies of their own).
+
+    Strengths are those of kin, or a pulled bias only; [] if there is no head.
+    """
     task = federation.task
     net, _ = nets_for(bench.model, federation, bench.seed, bench.run.torch_dtype, bench.run.precision)
     if not can_pull(net.initial, task):
-        return []
-    return [one for one in strengths(task) if one.personal and one.weights in (one.bias, math.inf)]
+        return [], False
+    tried = [one for one in strengths(task) if one.personal and one.weights in (one.bias, math.inf)]
+    return tried, bool(body_of(net.initial))
 
 
 class _Part(NamedTuple):
@@ -192,6 +196,7 @@ class Work:
     """All runs of an advice: every shape of every split is trained with every learning rate.
 
     shapes: for each split {shape to train: whether clients that share a model also get own heads, of each strength}.
+    own_bodies: for each split the only shape to train, whose clients then get own bodies (empty: all shapes).
     """
 
     federation: Federation
@@ -200,12 +205,14 @@ class Work:
     rates: Sequence[float]
     bench: Bench
     strengths: Sequence[Strength] = ()
+    own_bodies: Sequence[Shape] = ()
 
     def _parts_by_run(self) -> list[list[_Part]]:
         """What each run with one rate trains."""
         parts = [
             _Part(split, number, shape, heads)
             for split, shapes in enumerate(self.shapes) for number, (shape, heads) in enumerate(shapes.items())
+            if not self.own_bodies or shape == self.own_bodies[split]
         ]  # fmt: skip
         size = max(1, _TOGETHER // len(self.federation))
         return [parts[start : start + size] for start in range(0, len(parts), size)]
@@ -218,9 +225,10 @@ class Work:
     ) -> Outputs:
         """Do all runs; returns {(rate, split, shape): {id: outcomes of its models on held-out samples}}.
 
-        Outcomes are [models, samples]: the shared model, and with heads one more model per strength. Finished runs in
-        `folder` are read. progress(runs done, runs in all) is called before each run, and at the end; goes_on(rate)
-        before the first rate and before each rate not yet in `folder`: if False, this and later rates are left out.
+        Outcomes are [models, 2, samples], with losses: of the shared model, and with heads one more model per strength.
+        Finished runs in `folder` are read. progress(runs done, runs in all) is called before each run, and at the end;
+        goes_on(rate) before the first rate and before each rate not yet in `folder`: if False, this and later rates are
+        left out.
         """
         outputs: Outputs = {}
         runs = self._parts_by_run()
@@ -252,7 +260,8 @@ class Work:
         inside = dealt.fold[rows] == fold
         truth = self.federation[id].train.labels().numpy()[rows][inside] if kind == "risk" else None
         models = outputs[rate, split, shapes[split]][id]
-        return marks_of(Outcomes(kind, models[min(model, len(models) - 1)][inside], truth))
+        values, losses = models[min(model, len(models) - 1)][:, inside]
+        return marks_of(Outcomes(kind, values, truth), float(losses.mean()) if len(losses) else math.nan)
 
     def _read_or_run(self, path: Path | None, rate: int, parts: Sequence[_Part]) -> dict[str, Values]:
         """Read the outcomes of a run from a file; if there is none, do the run and write them, if it has a path."""
@@ -279,7 +288,7 @@ class Work:
             for id, client in self.federation.items():
                 # No test samples: outcomes are needed sample by sample, so they are computed after the run.
                 clients.append(Client(part.id_of(id), trains[id, part.split], client.train.take([])))
-        method = parse(Given, {"groups": groups, "near": near}, "method")
+        method = parse(Given, {"groups": groups, "near": near, "own_body": bool(self.own_bodies)}, "method")
         together = Federation(clients, self.federation.task, self.federation.name)
         net, result = trained(method, together, self.bench, self.rates[rate])
         outcomes, module = {}, net.scratch()
@@ -292,25 +301,26 @@ class Work:
         return outcomes
 
     def _outcomes(self, net: Net, module: BodyHead, params: Params, train: Samples | None, test: Samples) -> Values:
-        """[models, samples] outcomes of a client's models; train: samples to fit its own heads to (None: no heads)."""
+        """[models, 2, samples]: outcomes and losses; train: samples to fit a client's own heads to (None: no heads)."""
         if not len(test):
-            return np.empty((1, 0))
-        task, outputs = self.federation.task, [infer(net, module, params, "logits", test)]
+            return np.empty((1, 2, 0))
+        task, y, outputs = self.federation.task, test.labels(), [infer(net, module, params, "logits", test)]
         if train is not None:
             features, x = (infer(net, module, params, "features", each) for each in (train, test))
             x = torch.cat([x.double(), torch.ones(len(x), 1, dtype=torch.float64)], 1)
             outputs += [x @ head for head in pulled_heads(params, features, train.labels(), self.strengths, task)]
-        return np.stack([outcomes_of(task, each, test.labels()).values for each in outputs])
+        return np.stack([[outcomes_of(task, each, y).values, losses_of(task, each, y)] for each in outputs])
 
 
 def method_of(
-    shape: Shape, strength: Strength = SHARED, keep_own: Sequence[str] = (), own_lr: float | None = None
-) -> Given:
+    shape: Shape, strength: Strength = SHARED, keep_own: Sequence[str] = (), own_lr: float | None = None,
+    own_body: bool = False,
+) -> Given:  # fmt: skip
     """The method that trains a shape. keep_own: clients in a group that also train and use their own model."""
     pulls = (None if one == math.inf else one for one in strength)
     table: dict[str, Any] = {
         "groups": {f"g{place}": members for place, members in enumerate(shape.groups)}, "near": dict(shape.near),
-        **dict(zip(("pull_weights", "pull_bias"), pulls, strict=True)),
+        **dict(zip(("pull_weights", "pull_bias"), pulls, strict=True)), "own_body": own_body,
     }  # fmt: skip
     return parse(Given, {**table, "keep_own": tuple(sorted(keep_own)), "own_lr": own_lr}, "method")
 

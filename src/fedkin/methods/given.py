@@ -1,8 +1,8 @@
 """Given groups and neighbours: the settings say which clients share a model and which keep their own.
 
 What `fedkin advise` recommends, as a method. Inside a group this is FedAvg (McMahan et al., AISTATS 2017), and along
-`near` the average over neighbours of FLT's case I (Jamali-Rad et al., 2022). The own heads of clients are those of
-`kin`.
+`near` the average over neighbours of FLT's case I (Jamali-Rad et al., 2022). The own heads and bodies of clients are
+those of `kin`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fedkin.flow import Ask, ClientFlow, Fit, Mean, Message, Params, ServerFlow,
 from fedkin.forms import COUNT, NET
 from fedkin.graph import Graph, canonical
 from fedkin.learning.aggregate import weighted_mean
-from fedkin.methods.blocks.pulled_head import Strength, with_own_head
+from fedkin.methods.blocks.pulled_head import Strength, with_own_parts
 from fedkin.views import ClientView, ServerView
 
 
@@ -29,8 +29,9 @@ class Given(ServerMethod):
     groups: {name: ids}; a client is in at most one. near: {id: ids}, for clients in no group: the client's model is the
     mean of its own and these clients' models, weighted by samples. pull_weights, pull_bias: clients that share a model
     use it with their own heads, pulled to the shared head with these strengths (`fedkin.methods.blocks.pulled_head`;
-    None: it is shared). keep_own: ids of clients that share a model but also train their own, and use that one. own_lr:
-    the rate of models of one client (None: that of `[training]`).
+    None: it is shared). own_body: before use they also train its body further. keep_own: ids of clients that share a
+    model but also train their own, and use that one. own_lr: the rate of models of one client (None: that of
+    `[training]`).
     """
 
     name = "given"
@@ -43,6 +44,7 @@ class Given(ServerMethod):
     near: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     pull_weights: float | None = Field(None, gt=0)
     pull_bias: float | None = Field(None, gt=0)
+    own_body: bool = False
     keep_own: tuple[str, ...] = ()
     own_lr: float | None = Field(None, gt=0)
 
@@ -108,7 +110,7 @@ class Given(ServerMethod):
             own: Params = client.state.get("own", client.initial)
             return own
         weights, bias = (math.inf if pull is None else pull for pull in (self.pull_weights, self.pull_bias))
-        return with_own_head(client, message.params, Strength(weights, bias))
+        return with_own_parts(client, message.params, Strength(weights, bias), self.own_body)
 
     # -- at the server ----------------------------------------------------------------------------------------
 

@@ -26,24 +26,24 @@ from pydantic import Field
 from scipy import special
 from torch import Tensor
 
-from fedkin.federation import Samples
 from fedkin.flow import Ask, ClientFlow, Fit, Infer, Message, Params, ServerFlow, phase
 from fedkin.forms import COUNT, HEAD, NET, Integer, Shaped
 from fedkin.graph import Graph, Verdicts, apart
 from fedkin.learning.aggregate import Rule
 from fedkin.learning.losses import per_sample
 from fedkin.learning.net import body_of, head_of
-from fedkin.learning.training import Training
 from fedkin.methods.blocks.averaging import Weights, mean_asked
 from fedkin.methods.blocks.clusters import cluster_means, continued, mean_of_clusters, members_graph
 from fedkin.methods.blocks.pulled_head import (
     SHARED,
     Strength,
     can_pull,
+    in_proportion,
     pulled_heads,
     strengths,
     with_head,
-    with_own_head,
+    with_own_body,
+    with_own_parts,
 )
 from fedkin.methods.blocks.signatures import (
     SigningMethod,
@@ -71,7 +71,6 @@ MIN_HOLDOUT = 30  # with fewer held-out samples of all clients together nothing 
 FOLD, BLOCKS = 5, 25  # a client's samples are BLOCKS blocks in stored order, and one block in FOLD is held out
 DOUBT = 1.0  # within so many standard errors, groups and a stronger pull are preferred
 SURE = 2.0  # by so many standard errors own bodies must be better, since they cost training at each use
-PASSES = 5  # over a client's samples, to train its own body
 OWN_HEAD = Strength(1.0, 1.0)  # pull of the heads whose mean is a level's second shared head
 CLIPPED = 0.25  # share of the clients' differences in cost that is clipped at either end
 
@@ -199,14 +198,10 @@ class Kin(SigningMethod):
         """The client's own model if it is alone, else the level's model with the chosen own parts."""
         if message["alone"]:
             return own_model(client, message)
-        return self.personal(client, message) if "weights" in message else message.params
-
-    def personal(self, client: ClientView, message: Message) -> ClientFlow[Params]:
-        """The level's model with the client's own head, and before that its own body, as chosen."""
-        params = message.params
-        if message["own_body"] and client.size:
-            params = yield from with_own_body(client, params, client.train)
-        return (yield from with_own_head(client, params, Strength(message["weights"], message["bias"])))
+        if "weights" not in message:
+            return message.params
+        strength = Strength(message["weights"], message["bias"])
+        return with_own_parts(client, message.params, strength, message["own_body"])
 
     # -- at the server ------------------------------------------------------------------------------------------
 
@@ -267,25 +262,21 @@ class Kin(SigningMethod):
         state["choice"] = {"level": level, **strength._asdict(), "own_body": False, "leads": leads}
         if enough:
             row = levels.index(level)
-            yield from self.choose_body(server, ids, {id: costs[row, place] for id, costs in table.items()})
+            chosen = {id: costs[row : row + 1, place : place + 1] for id, costs in table.items()}
+            yield from self.choose_body(server, ids, chosen)
 
-    def choose_body(self, server: ServerView, ids: Sequence[str], chosen: Mapping[str, float]) -> ServerFlow[None]:
+    def choose_body(self, server: ServerView, ids: Sequence[str], chosen: Costs) -> ServerFlow[None]:
         """Let clients train their own bodies, with a strength of their own, if that is surely better than the choice.
 
-        chosen: {client id: the cost of the choice}.
+        chosen: {client id: [1, 1]}, the cost of the choice.
         """
         if not can_pull(server.initial, server.task) or not body_of(server.initial):
             return
         state = server.state
         judgements, sizes = yield from self.judged(server, ids, state["models"], own_body=True)
-        costs = losses(judgements)
-        table = {id: np.append(cost, chosen[id])[None] for id, cost in costs.items() if id in chosen}
-        if table:
-            tried = strengths(server.task)
-            _, place = best_candidate({id: costs[id] for id in table}, sizes, list(state["models"]))
-            excess, error = excess_in(table, sizes)(place, len(tried))
-            if excess < -SURE * error:
-                state["choice"] = {**state["choice"], **tried[place]._asdict(), "own_body": True}
+        place = surely_better(losses(judgements), chosen, sizes)
+        if place is not None:
+            state["choice"] = {**state["choice"], **strengths(server.task)[place]._asdict(), "own_body": True}
 
     def with_mean_heads(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[Mapping[str, Mapping[str, Params]]]:
         """The models of all levels, each shared head replaced by the mean of its clients' own heads, if heads can be.
@@ -407,29 +398,6 @@ def held_out(n: int) -> tuple[list[int], list[int]]:
     return rows[~out].tolist(), rows[out].tolist()
 
 
-def with_own_body(client: ClientView, params: Params, part: Samples) -> ClientFlow[Params]:
-    """Train a shared model on these samples for a few passes; return its body with the shared head.
-
-    Training starts from the shared head: under a solved head the loss is nearly 0, and the body would learn nothing.
-    """
-    training = in_proportion(client.training.with_epochs(PASSES), len(part), client.size)
-    fitted = yield from Fit(params, data=part, training=training)
-    return {**fitted.params, **head_of(params)}
-
-
-def in_proportion(training: Training, kept: int, n: int) -> Training:
-    """Scale the batch size by the share of samples kept, so that a pass has no more steps than on all samples.
-
-    65 of 80 samples in batches of 32 would end each pass with a step on a single sample.
-
-    >>> in_proportion(Training(batch_size=32), 65, 80).batch_size
-    26
-    """
-    if training.batch_size == "all":
-        return training
-    return training.model_copy(update={"batch_size": math.ceil(training.batch_size * kept / n)})
-
-
 def judgement(outputs: Tensor, targets: Tensor, task: Task) -> Tensor:
     """Return [mean loss, share of wrong classes] of outputs [n, outputs]; without classes the loss twice."""
     loss = per_sample(task)(outputs, targets).double().mean()
@@ -462,6 +430,20 @@ def best_candidate(costs: Costs, sizes: Mapping[str, int], levels: Sequence[str]
     best = best_of_level[level]
     column = min(at for at in range(columns) if doubted(level * columns + at, best))
     return levels[level], column
+
+
+def surely_better(costs: Costs, others: Costs, sizes: Mapping[str, int]) -> int | None:
+    """Return the best column of `costs`, if its pooled cost is surely smaller than that of the best of `others`.
+
+    costs, others: {client id: [1, columns]}, for the same held-out samples; sizes: their number.
+    """
+    ids = costs.keys() & others.keys()
+    if not ids:
+        return None
+    mine, theirs = (best_candidate({id: table[id] for id in ids}, sizes, [""])[1] for table in (costs, others))
+    both = {id: np.append(costs[id][:, mine], others[id][:, theirs]) for id in ids}
+    excess, error = excess_in(both, sizes)(0, 1)
+    return mine if excess < -SURE * error else None
 
 
 def excess_in(

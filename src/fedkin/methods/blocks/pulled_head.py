@@ -6,6 +6,8 @@ F [n, d]: the client's features under the shared body; W, w: weights and bias of
 problem is convex. With infinite strengths the solution is the shared head itself. For a linear model and half the
 squared error it is the best linear unbiased prediction of a mixed-effects model, with strength = variance within
 clients over variance between them.
+
+Before that a client may train the body further (`with_own_body`): an own body.
 """
 
 from __future__ import annotations
@@ -20,7 +22,10 @@ import scipy
 import torch
 from torch import Tensor
 
-from fedkin.flow import ClientFlow, Infer, Params
+from fedkin.federation import Samples
+from fedkin.flow import ClientFlow, Fit, Infer, Params
+from fedkin.learning.net import head_of
+from fedkin.learning.training import Training
 from fedkin.methods.blocks.vectors import Array
 from fedkin.tasks import Task
 from fedkin.views import ClientView
@@ -44,6 +49,7 @@ class Strength(NamedTuple):
 
 SHARED = Strength(math.inf, math.inf)
 _GRID = (math.inf, 100.0, 30.0, 10.0, 3.0, 1.0, 0.3, 0.1)
+PASSES = 5  # over a client's samples, to train its own body
 _DESCENT: Any = {"maxiter": 500, "gtol": 2e-3, "ftol": 1e-8}  # close enough that no choice depends on it
 
 
@@ -79,6 +85,36 @@ def with_own_head(client: ClientView, params: Params, strength: Strength) -> Cli
     features = yield from Infer(params, "features")
     (head,) = pulled_heads(params, features, client.train.labels(), [strength], client.task)
     return with_head(params, head)
+
+
+def with_own_parts(client: ClientView, params: Params, strength: Strength, own_body: bool) -> ClientFlow[Params]:
+    """The shared model with the client's own head of this strength, and before that its own body, if it has one."""
+    if own_body and client.size:
+        params = yield from with_own_body(client, params, client.train)
+    return (yield from with_own_head(client, params, strength))
+
+
+def with_own_body(client: ClientView, params: Params, part: Samples) -> ClientFlow[Params]:
+    """Train a shared model on these samples for a few passes; return its body with the shared head.
+
+    Training starts from the shared head: under a solved head the loss is nearly 0, and the body would learn nothing.
+    """
+    training = in_proportion(client.training.with_epochs(PASSES), len(part), client.size)
+    fitted = yield from Fit(params, data=part, training=training)
+    return {**fitted.params, **head_of(params)}
+
+
+def in_proportion(training: Training, kept: int, n: int) -> Training:
+    """Scale the batch size by the share of samples kept, so that a pass has no more steps than on all samples.
+
+    65 of 80 samples in batches of 32 would end each pass with a step on a single sample.
+
+    >>> in_proportion(Training(batch_size=32), 65, 80).batch_size
+    26
+    """
+    if training.batch_size == "all":
+        return training
+    return training.model_copy(update={"batch_size": math.ceil(training.batch_size * kept / n)})
 
 
 def pulled_heads(
