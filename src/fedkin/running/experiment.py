@@ -44,6 +44,11 @@ from fedkin.settings import Settings, choose, flat, parse
 from fedkin.tasks import Task
 from fedkin.untrusted import error_text, escaped, printable, text_in, toml_of
 
+__all__ = [
+    "SECTIONS", "Experiment", "ProgramInputs", "RunSettings", "assign", "changed_experiment", "check_padding", "load",
+    "names_a_folder", "nets_for", "public_from", "read_table", "resolve_changes", "setting_value", "without_none",
+]  # fmt: skip
+
 
 class RunSettings(EngineSettings):
     """The section `[run]`: the seed, the engine and its settings (see EngineSettings), and the records of a run.

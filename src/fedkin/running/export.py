@@ -23,6 +23,8 @@ from fedkin.running import exported
 from fedkin.running.model_loader import Loaded
 from fedkin.untrusted import error_text
 
+__all__ = ["ENDINGS", "Answer", "columns_of", "export_model"]
+
 ExportFormat = Literal["torch", "onnx"]
 ENDINGS: Mapping[str, str] = {"torch": ".pt2", "onnx": ".onnx"}
 _NEEDS = ("onnx", "onnxscript")

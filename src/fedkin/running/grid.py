@@ -35,6 +35,11 @@ from fedkin.running.loop import Watcher, run_experiment
 from fedkin.running.plugins import resolve_names, with_absolute_paths
 from fedkin.untrusted import escaped, toml_of
 
+__all__ = [
+    "Choice", "GridRun", "HoldOut", "Runs", "check_choices", "combinations", "compare", "held_out", "leave_out",
+    "parse_seeds", "rows", "split_names", "sweep", "words",
+]  # fmt: skip
+
 FAILED = "failed.json"  # a file in the folder of a run whose method failed
 _LONGEST = 100  # bytes of a folder's name
 _MOST_SEEDS = 10_000  # in one range: a typing error must not plan a year's work

@@ -21,6 +21,11 @@ from fedkin.records.metrics import metric_of
 from fedkin.records.recorder import rounds_so_far
 from fedkin.settings import choose, flat
 
+__all__ = [
+    "TRACKERS", "MLflow", "PackageTracker", "TensorBoard", "Tracker", "Tracking", "WandB", "check_trackers",
+    "figures_of", "totals_of",
+]  # fmt: skip
+
 
 def figures_of(row: Mapping[str, Any]) -> dict[str, float]:
     """Return the figures of a line of rounds.jsonl that trackers log; unknown figures are left out.

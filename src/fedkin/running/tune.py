@@ -25,6 +25,8 @@ from fedkin.running.plugins import own_section
 from fedkin.settings import Span, flat, tunables
 from fedkin.tasks import Metric
 
+__all__ = ["RATE", "Candidate", "Equal", "at_the_border", "best", "plan_choices", "tune"]
+
 RATE = "training.lr"
 _RATE_FACTOR = 10.0  # rates reach from lr / factor to lr * factor, for the experiment's lr
 Range = Span | tuple[Any, ...]
