@@ -19,7 +19,7 @@ from fedkin.methods.feddrift import FedDrift, accuracies, merged
 from fedkin.methods.fedfomo import FedFomo, taken
 from fedkin.methods.pfedgraph import PFedGraph, collaboration
 from methods.plain_loops import logits
-from support import Watched, after, present, samples_of, server_view, small_federation, small_setup
+from support import Watched, after, present, samples_of, server_view, small_federation, small_setup, stored
 
 PLACES = np.random.default_rng(1).normal(size=(4, 5)) * 2
 
@@ -93,7 +93,7 @@ def test_a_client_remembers_its_accuracy_at_the_end_of_the_last_step() -> None:
     engine, _ = after(FedDrift(every=2), 4, fed, lr=0.3, local_steps=4)
     state = engine.server.state
     for id, client in fed.items():
-        right = logits(state["models"][state["cluster"][id]], client.train.x).argmax(1) == client.train.y
+        right = logits(state["models"][state["cluster"][id]], stored(client.train)).argmax(1) == client.train.y
         assert state["accuracy"][id] == pytest.approx(right.double().mean().item())
     at_the_end = dict(state["accuracy"])
     engine.round(5)
