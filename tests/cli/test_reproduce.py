@@ -286,6 +286,16 @@ def test_seeds_are_added_to_a_page_with_the_settings_that_its_tuning_chose(folde
         assert words in refused("reproduce", "tiny", "--quick", "--out", "more", *options)
 
 
+def test_without_tuning_seeds_are_added_for_new_rows_too(folder: Path) -> None:
+    bare = {name: value for name, value in SMALL.items() if name != "tune"} | {"row": [], "claim": []}
+    path = folder / "presets" / "tables" / "tiny.toml"
+    for methods, options in ((["local"], ()), (["local", "fedavg"], ("--seeds", "0,1", "--methods", "fedavg"))):
+        path.write_text(tomli_w.dumps({**bare, "methods": methods}))
+        ran("tiny", "--quick", *options, "--out", "runs", "--pages", "pages")
+    rows = results.csv_rows((folder / "pages" / "tiny.csv").read_text(encoding="utf-8"))
+    assert {(row["row"], row["seed"]) for row in rows} >= {("local", "0"), ("fedavg", "0"), ("fedavg", "1")}
+
+
 def test_tuned_settings_are_read_from_the_words_of_a_page() -> None:
     for name, method in METHODS.items():
         paths = [RATE, *tunables(method, "method")]

@@ -71,7 +71,7 @@ def reproduce(
             if seeds:
                 some = some.with_seeds(parse_seeds(seeds))
             kept = read_rows(key, this, folder, shown, quick) if finished or seeds or some != this else []
-            tuned = _tuned_before(some, kept, f"{shown / key}.csv") if seeds else None
+            tuned = _tuned_before(some, kept, f"{shown / key}.csv") if seeds and some.tune is not None else None
             watchers = stage_watchers(watch, key)
             parts = parts_of(some, folder, data_root, place / key, finished=finished, tuned=tuned, watch=watchers)
             _run_table(key, this, parts, kept, folder, shown, quick)
