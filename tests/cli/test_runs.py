@@ -272,6 +272,12 @@ def test_an_experiment_file_of_the_user_is_no_run(folders: Path, tmp_path: Path)
     assert [run.folder for run in listed([here])] == [here / "runs" / "cut"]
 
 
+def test_a_comparison_that_lost_its_experiment_file_says_so(folders: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(folders / "compare", tmp_path / "compare")
+    (copy / "experiment.toml").unlink()
+    assert "experiment.toml" in refused("compare", "--resume", copy)
+
+
 def test_a_clients_state_is_checked_as_such(tmp_path: Path) -> None:
     with MemoryNetwork().link("ann") as link, StatusFile(link, tmp_path, "client", list):
         pass

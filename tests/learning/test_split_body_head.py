@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from typing import Any
 
@@ -94,6 +95,33 @@ def test_what_a_net_computes_after_its_head_is_never_dropped(after: str) -> None
         with pytest.raises(ConfigError, match="After computes more after 'fc'"):
             parted(After(after), TASK, head)
     assert isinstance(parted(After("view"), TASK)[1], nn.Linear)
+
+
+class Coded(nn.Module):
+    """A body that reads category codes from a column of numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.codes = nn.Embedding(4, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.codes(x[:, 0].long())
+        return out
+
+
+def test_a_net_may_read_codes_from_numbers() -> None:
+    net = Net.build(lambda: (Coded(), nn.Linear(5, 3)), 0)
+    net.check(TASK)
+    assert net.width(TASK) == 5
+
+
+def test_initial_parameters_cannot_be_changed_but_copied() -> None:
+    initial = Net(nn.Linear(4, 3), nn.Linear(3, 2)).initial
+    with pytest.raises(TypeError):
+        initial["head.bias"] = torch.ones(2)  # type: ignore[index]
+    again = copy.deepcopy(initial)
+    assert list(again) == list(initial)
+    assert all(torch.equal(again[name], tensor) for name, tensor in initial.items())
 
 
 class Told(nn.Module):

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from fedkin.errors import ConfigError
-from fedkin.learning.net import body_of, head_of
+from fedkin.learning.net import Net, body_of, head_of
 from fedkin.learning.sgd import infer
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.given import Given
 from fedkin.methods.local import Local
-from support import after, same, small_federation, small_setup
+from support import after, begun, same, small_federation, small_setup
 
 IDS = sorted(small_federation())
 
@@ -67,6 +69,15 @@ def test_bodies_of_clients_own_are_trained_under_the_shared_head_and_change_no_t
         assert same(body_of(both[id]), body_of(bodies[id]))
         assert not same(head_of(both[id]), head_of(pulled[id]))
     assert not same(body_of(bodies[IDS[0]]), body_of(bodies[IDS[1]]))
+
+
+def test_a_net_without_a_body_has_none_of_its_own() -> None:
+    groups = {"a": tuple(IDS)}
+    net = Net(nn.Flatten(), nn.Linear(5, 4))
+    shared, bodies = (
+        begun(replace(small_setup(Given(groups=groups, own_body=own)), net=net)).model(IDS[0]) for own in (False, True)
+    )
+    assert same(shared, bodies)
 
 
 def test_neighbours_are_averaged_in_one_direction() -> None:

@@ -12,14 +12,17 @@ from torch import nn
 
 from fedkin.engines import LocalEngine, RecordingObserver
 from fedkin.federation import Task
+from fedkin.flow import ClientFlow, Message, phase
 from fedkin.learning import Batch, BodyHead
 from fedkin.learning.augment import Augment
 from fedkin.learning.models import Mlp, SmallPlain
 from fedkin.learning.net import Net
 from fedkin.methods.fedbn import FedBN
 from fedkin.methods.fedclassavg import ContrastedViews, FedClassAvg
+from fedkin.methods.fedper import FedPer
+from fedkin.views import ClientView
 from methods.plain_loops import BODY, HEAD, floats
-from support import after, named, play, small_federation, small_setup
+from support import after, named, play, same, small_federation, small_setup
 
 
 @pytest.mark.parametrize(
@@ -33,6 +36,19 @@ def test_only_what_is_shared_travels(name: str, names: tuple[str, ...]) -> None:
     assert all(set(envelope.message.params) == set(names) for envelope in witness.envelopes)
     # As in the papers' formulas: 2 M phi a round.
     assert floats(outcome.traffic) == 2 * 6 * sum(setup.net.initial[name].numel() for name in names)
+
+
+class Telling(FedPer):
+    """A subclass whose clients send their loss too, which it does not declare."""
+
+    @phase
+    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
+        reply = yield from super().train(client, message)
+        return Message(**reply, loss=0.5)
+
+
+def test_an_override_that_declares_nothing_may_send_more() -> None:
+    assert same(after(Telling(), 2)[0].models(), after(FedPer(), 2)[0].models())
 
 
 @pytest.mark.parametrize("name", ["fedsim", "fedclassavg", "fedproto"])

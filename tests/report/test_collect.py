@@ -143,6 +143,13 @@ def test_unfinished_runs_are_named(comparison_folder: Path, tmp_path: Path) -> N
     assert collect([copy])["unfinished"] == ["fedavg-seed1"]
 
 
+def test_files_that_a_report_can_do_without_may_be_gone(comparison_folder: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(comparison_folder, tmp_path / "made")
+    for run in copy.glob("*-seed*"):
+        (run / "timing.jsonl").unlink()
+    assert collect([copy])["sentence"] == collect([comparison_folder])["sentence"]
+
+
 def test_rerun_names_the_command(comparison_folder: Path, data: Any) -> None:
     assert data["rerun"]["command"] == "fedkin compare experiment.toml --methods local,fedavg,sfmtl-graph --seeds 0,1"
     assert collect([comparison_folder / "local-seed0"])["rerun"]["command"] == "fedkin run experiment.toml"

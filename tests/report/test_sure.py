@@ -20,11 +20,14 @@ from fedkin.analysis.paired import VERDICTS, difference, verdict
 from fedkin.analysis.ranking import diagram
 from fedkin.errors import RunError
 from fedkin.records.comparison import comparison_rows
+from fedkin.records.files import write_bytes, write_seal
+from fedkin.records.reading import VALIDATION
 from fedkin.records.run import Result, find_runs, read_run
 from fedkin.report import write_report
 from fedkin.report.collect import collect
 from fedkin.report.ranks import Entry, entries, ranking, svg
 from fedkin.report.sections import over_seeds
+from fedkin.report.sentence import validation_in
 from fedkin.report.tables import comparison, left_out, one_run
 from report.fake_runs import make_comparison, make_run
 from support import present, printed, small_federation
@@ -311,3 +314,10 @@ def test_a_drawing_has_every_method_and_bar_and_no_markup_of_names() -> None:
     assert "<a>" not in picture
     assert picture.count('stroke-width="4"') == len(found.groups)
     assert all(f"{name} {rank:.2f}" in picture for name, rank in zip("bc", found.ranks[1:], strict=True))
+
+
+def test_of_a_tuning_that_was_killed_before_it_wrote_its_results_there_are_none(tmp_path: Path) -> None:
+    stamp = write_bytes(tmp_path / VALIDATION, b"{}")
+    write_seal(tmp_path / "seal.json", {VALIDATION: stamp})
+    (tmp_path / VALIDATION).unlink()
+    assert validation_in(tmp_path) is None

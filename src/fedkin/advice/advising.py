@@ -234,7 +234,7 @@ def _identity(work: Work, plan: Plan) -> dict[str, Any]:
         "federation": work.federation.fingerprint(), "folds": plan.folds, "factors": list(plan.rates),
         "rounds": bench.training.rounds, "model": bench.model.model_dump(mode="json"),
         "training": bench.training.model_dump(mode="json"), "seed": bench.seed,
-        "held_out": blake2b(folds, digest_size=8).hexdigest(),
+        "held_out": blake2b(folds, digest_size=8).hexdigest(), "outcomes": ["values", "losses"],
     }  # fmt: skip
 
 

@@ -81,9 +81,9 @@ class Budget:
         for folds, rates, share in _LADDER:
             rounds = max(1, round(share * bench.training.rounds))
             run = once + each * rounds
-            self._after = 2 * run + _RECORDED * rounds * (each + once / every)
-            # Own bodies: the chosen candidate once more, with about as much training again.
-            total = (folds + 1) * tests + folds * (rates * kinds + 2) * run + self._after
+            # Own bodies: in each fold the chosen candidate once more, with about as much training again.
+            self._after = 2 * (1 + folds) * run + _RECORDED * rounds * (each + once / every)
+            total = (folds + 1) * tests + folds * rates * kinds * run + self._after
             if total <= self.left:
                 break
         return Plan(folds, Plan().rates[:rates], rounds)

@@ -454,7 +454,7 @@ def _check_resumable(folder: Path, command: str) -> None:
     if not (folder / marker).is_file():
         what = f"no {marker} in it, so there is nothing to continue" if folder.exists() else "no such folder"
         raise ConfigError(f"--resume {folder}: {what}{_did_you_mean(folder, command, marker)}")
-    if not has_records(folder):
+    if begun(folder) and not has_records(folder):
         raise ConfigError(f"--resume {folder}: no run was begun in it; {folder / marker} begins one without --resume")
     if (folder / "plan.json").is_file():
         right = "compare" if plan_in(folder).command == "compare" else "tune"

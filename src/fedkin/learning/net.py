@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from hashlib import blake2b
-from types import MappingProxyType
 from typing import Any, Self
 
 import torch
@@ -151,7 +150,7 @@ class Net:
         named = self.module.tensors
         sent = {name: named[name].detach() for name in self.module.sent_names}
         copies = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in sent.items()}
-        self.initial: Params = MappingProxyType(copies)  # all participants start from this one object
+        self.initial: Params = _Fixed(copies)
         if not self.trainable:
             raise ConfigError("model: the net has no trainable parameter")
         self.channels_last: bool | None = None  # whether to compute with channels last; None: not decided yet
@@ -224,9 +223,14 @@ class Net:
     def _answer(self, task: Task, head: bool) -> Tensor:
         """Return the features, or outputs, of one made-up sample; raises ConfigError."""
         module = self.scratch().eval()
+        # Numbers are 0, since a net may read codes from them.
+        inputs = pytree.tree_map(
+            lambda part: torch.zeros_like(part[:1]) if part.is_floating_point() else part[:1],
+            sample_inputs(task, self.dtype),
+        )
         try:
             with torch.no_grad():
-                z = module.features(pytree.tree_map(lambda part: part[:1], sample_inputs(task, self.dtype)))
+                z = module.features(inputs)
                 return module.head(z) if head else z
         except (RuntimeError, ValueError, IndexError, TypeError, KeyError, AttributeError) as error:
             codes = f" where {', '.join(task.codes)} holds token ids or category codes" if task.codes else ""
@@ -271,6 +275,22 @@ def _check_cast(module: nn.Module, dtype: torch.dtype) -> None:
                 f"model: {name!r} holds values of {values.dtype} that {dtype} does not: hand over module.to({dtype}), "
                 "or set run.dtype = 'float64'"
             )
+
+
+class _Fixed(Mapping[str, Tensor]):
+    """Read-only parameters: all participants start from this one object. Unlike MappingProxyType it can be copied."""
+
+    def __init__(self, params: dict[str, Tensor]) -> None:
+        self._params = params
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._params[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._params)
+
+    def __len__(self) -> int:
+        return len(self._params)
 
 
 def _redraw(part: nn.Module) -> None:

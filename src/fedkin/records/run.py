@@ -171,8 +171,8 @@ class Result:
         return {} if self.folder is None else reading.files_in(self.folder / "features", "safetensors")
 
     def unchanged(self, path: Path) -> Path:
-        """A file of this run; raises RunError if it is not as it was written."""
-        if self.folder is not None:
+        """A file of this run; raises RunError if it is there, but not as it was written."""
+        if self.folder is not None and path.exists():
             reading.check_unchanged(self.folder, path.relative_to(self.folder).as_posix())
         return path
 

@@ -106,8 +106,10 @@ def _validation(runs: Sequence[Result], candidates: Sequence[str]) -> reading.Va
 def validation_in(folder: Path) -> reading.Validation | None:
     """The results of a tuning, stored in this folder; None if there is no such file. Raises RunError."""
     path = folder / reading.VALIDATION
+    if not path.is_file():
+        return None
     reading.check_unchanged(folder, reading.VALIDATION)
-    return reading.record_in(path, reading.Validation) if path.is_file() else None
+    return reading.record_in(path, reading.Validation)
 
 
 def _validation_text(validation: reading.Validation) -> str:

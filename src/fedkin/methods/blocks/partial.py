@@ -26,9 +26,10 @@ class PartialModel(AveragedModel):
 
     @classmethod
     def declared(cls, phase: str) -> Sequence[Fields] | None:
-        """Return what `@phase` declared; a phase `train` that declares nothing sends the shared part and n."""
+        """Return what `@phase` declared; the `train` of this class sends the shared part and n."""
         fields = super().declared(phase)
-        return [{"params": cls.sent, "n": COUNT}] if fields is None and phase == "train" else fields
+        inherited = phase == "train" and cls.train is PartialModel.train
+        return [{"params": cls.sent, "n": COUNT}] if fields is None and inherited else fields
 
     def shared_names(self, net: Net) -> Sequence[str]:
         """Names of the shared parameters and buffers, in the net's order."""

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from fedkin.federation import Samples
 from fedkin.flow import ClientFlow, Fit, Infer, Params
-from fedkin.learning.net import head_of
+from fedkin.learning.net import body_of, head_of
 from fedkin.learning.training import Training
 from fedkin.methods.blocks.vectors import Array
 from fedkin.tasks import Task
@@ -89,7 +89,7 @@ def with_own_head(client: ClientView, params: Params, strength: Strength) -> Cli
 
 def with_own_parts(client: ClientView, params: Params, strength: Strength, own_body: bool) -> ClientFlow[Params]:
     """The shared model with the client's own head of this strength, and before that its own body, if it has one."""
-    if own_body and client.size:
+    if own_body and client.size and body_of(params):
         params = yield from with_own_body(client, params, client.train)
     return (yield from with_own_head(client, params, strength))
 
