@@ -30,7 +30,7 @@ from fedkin.records.files import add_sealed, csv_text, faults, json_bytes, read_
 from fedkin.records.reading import PlanFile
 from fedkin.records.recorder import check_samples
 from fedkin.records.run import Result
-from fedkin.running.experiment import Experiment, setting_value
+from fedkin.running.experiment import SAMPLES, Experiment, setting_value
 from fedkin.running.loop import Watcher, run_experiment
 from fedkin.running.plugins import resolve_names, with_absolute_paths
 from fedkin.untrusted import escaped, toml_of
@@ -140,6 +140,11 @@ def check_choices(choices: Sequence[Choice], methods: Iterable[str], option: str
             raise ConfigError(
                 f"{option} {choice.method}:{choice.path}: method {choice.method!r} does not run here; "
                 f"{nearest(choice.method, running)}"
+            )
+        if choice.method is not None and choice.path.partition(".")[0] in SAMPLES:
+            raise ConfigError(
+                f"{option} {choice.method}:{choice.path}: methods are compared on the same samples, so that only "
+                f"{choice.path}, for all of them, can be tried"
             )
 
 
