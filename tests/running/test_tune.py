@@ -495,3 +495,9 @@ def test_names_of_folders_differ_where_values_do(small: Experiment, tmp_path: Pa
     found = sweep(Runs(small), ["fedavg"], wanted, [0], tmp_path / "s")
     homes = [one.results[0].folder for one in found]
     assert len({home.parent.name for home in homes if home is not None}) == 2
+
+
+def test_a_number_and_a_text_of_it_are_two_values() -> None:
+    check_choices([Choice("method.k", (1, "1", True, "true"))], ["fedavg"], "--grid")
+    with pytest.raises(ConfigError, match='k="1" is named twice'):
+        check_choices([Choice("method.k", (1, "1", "1"))], ["fedavg"], "--grid")

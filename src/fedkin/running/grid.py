@@ -555,12 +555,17 @@ def rows(grid: Sequence[GridRun]) -> list[dict[str, Any]]:
 
 
 def words(settings: Mapping[str, Any], between: str = "=") -> str:
-    """Write settings in one line, by the last parts of their names.
+    """Write settings in one line, by the last parts of their names; a text that would be read as another value, quoted.
 
-    >>> words({"training.lr": 0.1, "method.q": "all"}), words({}, " ")
-    ('lr=0.1, q=all', 'as it is')
+    >>> words({"training.lr": 0.1, "method.q": "all", "method.k": "1"}), words({}, " ")
+    ('lr=0.1, q=all, k="1"', 'as it is')
     """
-    return ", ".join(f"{path.rpartition('.')[2]}{between}{value}" for path, value in settings.items()) or "as it is"
+    parts = (f"{path.rpartition('.')[2]}{between}{_in_words(value, path)}" for path, value in settings.items())
+    return ", ".join(parts) or "as it is"
+
+
+def _in_words(value: Any, path: str) -> str:
+    return json.dumps(value) if isinstance(value, str) and setting_value(value, path) != value else str(value)
 
 
 def _folder_name(settings: Mapping[str, Any]) -> str:
