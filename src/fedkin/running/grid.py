@@ -339,9 +339,11 @@ def run_cells(
 ) -> list[dict[int, T]]:  # fmt: skip
     """Run every cell with every seed, first all cells of the first seed; returns `extract(result)` by seed and cell.
 
-    A finished run in `folder` is read, and an unfinished one is resumed. failed: the value to return for a method that
+    A finished run in `folder` is read, and an unfinished one is resumed; all must have the same samples. failed: the value to return for a method that
     failed, from the reason, which is stored in the run's folder; None: the error is raised.
     """
+    if folder is not None:
+        _check_samples_of(cells, seeds, folder)
     results: list[dict[int, T]] = [{} for _ in cells]
     total = len(cells) * len(seeds)
     for done, (seed, number) in enumerate(itertools.product(seeds, range(len(cells)))):
@@ -377,7 +379,7 @@ def _attempt(runs: Runs, seed: int, folder: Path, watcher: Watcher | None) -> Re
 def _check_samples_of(cells: Sequence[Cell], seeds: Sequence[int], folder: Path) -> None:
     """Raise RunError if runs are to come, and a run that is here has other samples than it would have now."""
     places = [(cell.runs, seed, _folder_of(cell, seed, folder)) for cell in cells for seed in seeds]
-    if all((place / "summary.json").exists() for *_, place in places):
+    if all((place / "summary.json").exists() or (place / FAILED).exists() for *_, place in places):
         return
     known: dict[str, str] = {}
     for runs, seed, place in places:
@@ -416,7 +418,6 @@ def run_plan(
     if folder is None:
         return run()
     with base.claimed(folder, plan.to_json()):
-        _check_samples_of(cells, plan.seeds, folder)
         if before:
             add_sealed(folder, before)
         results = run()
