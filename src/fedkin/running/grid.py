@@ -339,8 +339,9 @@ def run_cells(
 ) -> list[dict[int, T]]:  # fmt: skip
     """Run every cell with every seed, first all cells of the first seed; returns `extract(result)` by seed and cell.
 
-    A finished run in `folder` is read, and an unfinished one is resumed; all must have the same samples. failed: the value to return for a method that
-    failed, from the reason, which is stored in the run's folder; None: the error is raised.
+    A finished run in `folder` is read, and an unfinished one is resumed; RunError is raised if they have other samples
+    than the runs to come. failed: the value to return for a method that failed, from the reason, which is stored in the
+    run's folder; None: the error is raised.
     """
     if folder is not None:
         _check_samples_of(cells, seeds, folder)
