@@ -171,7 +171,7 @@ def tune(
     experiment: Path | None = options.EXPERIMENT,
     choices: list[str] = typer.Option(
         [], "--try", metavar="A.B=V,V", help="Values of a setting to try: training.lr=0.01,0.1; may be repeated. "
-        "tfl:method.q=0.1,1 is tried for one method only.",
+        "tfl:method.q=0.1,1 is tried for one method only. Not for data and scenario.",
     ),
     equal: str | None = typer.Option(
         None, metavar="N", help="In place of --try: N candidates for every method, over its rate and the "
