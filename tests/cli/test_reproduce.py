@@ -296,6 +296,24 @@ def test_without_tuning_seeds_are_added_for_new_rows_too(folder: Path) -> None:
     assert {(row["row"], row["seed"]) for row in rows} >= {("local", "0"), ("fedavg", "0"), ("fedavg", "1")}
 
 
+def test_a_table_goes_on_with_the_samples_that_it_began_with(folder: Path) -> None:
+    bare = {name: value for name, value in SMALL.items() if name != "tune"} | {"row": [], "claim": []}
+    (folder / "presets" / "tables" / "tiny.toml").write_text(tomli_w.dumps(bare))
+    stays = folder / "stays.csv"
+    data = {"source": "csv", "path": str(stays), "target": "died", "client": "site"}
+    written(folder / "presets" / "small.toml", data=data, scenario={"name": "natural"})
+    rows = [f"{'abcd'[row % 4]},{row % 7},{row % 3 == 0:d}" for row in range(160)]
+    stays.write_text("\n".join(["site,age,died", *rows]))
+    ran("tiny", "--quick", "--out", "runs")
+    stays.write_text("\n".join(["site,age,died", *rows[::-1]]))
+    ran("tiny", "--quick", "--out", "runs")  # nothing is left to run
+    (last,) = (folder / "runs").rglob("fedavg-seed1")
+    shutil.rmtree(last)
+    words = refused("reproduce", "tiny", "--quick", "--out", "runs")
+    assert "the clients or their samples are not those that this run began with" in words
+    assert not last.exists()
+
+
 def test_tuned_settings_are_read_from_the_words_of_a_page() -> None:
     for name, method in METHODS.items():
         paths = [RATE, *tunables(method, "method")]

@@ -78,6 +78,7 @@ def test_columns_that_look_wrong_are_named(frame: pd.DataFrame, column: str, val
 
 @pytest.mark.parametrize("values", [
     [f"{row}.5" if row % 9 else f"\u2212{row}.5" for row in range(1200)],
+    [f"{row - 600}" if row % 9 else f"> {row}" for row in range(1200)],
     [f"{1 + row % 28}.{1 + row % 12}.24 {row}" for row in range(1200)],
     [f"2024-02-{1 + row % 30:02d} {row % 24:02d}:{row % 60:02d}:{row // 24:02d}" for row in range(1200)],
 ])  # fmt: skip
@@ -85,6 +86,12 @@ def test_measurements_that_are_read_as_text_are_no_numbers_of_rows(values: list[
     (finding,) = [one for one in looked(rows().assign(odd=values)).findings if "odd" in one.about]
     assert len(set(values)) == 1200
     assert finding.kind == "text"
+
+
+def test_numbers_of_rows_are_found_with_a_few_letters_among_them(frame: pd.DataFrame) -> None:
+    frame["odd"] = [f"A{row}" if row % 10 == 0 else f"{100 + row}" for row in range(len(frame))]
+    found = looked(frame)
+    assert kinds(found)["id"] == kinds(found)["text"] == ("odd",)
 
 
 @pytest.mark.parametrize("form", ["({:.3f})", "\u2212{:.3f}", "{:.3f}-", "12,34,{:.0f}", "ward {:.3f}"])

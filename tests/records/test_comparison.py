@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from fedkin.analysis.intervals import added
 from fedkin.engines import Privacy
 from fedkin.errors import ConfigError, RunError
 from fedkin.flow import PeerMethod
+from fedkin.learning.metrics import Score
 from fedkin.methods import METHODS
 from fedkin.records import reading
 from fedkin.records.comparison import comparison_rows, over_how_many, unequal_conditions
@@ -27,7 +29,7 @@ from fedkin.report.tables import comparison, one_run
 from fedkin.running.experiment import Experiment, load
 from fedkin.running.grid import Runs, compare
 from fedkin.running.loop import run_experiment
-from fedkin.tasks import Kind
+from fedkin.tasks import METRICS, Kind
 from support import present, printed
 from tiny import TABLE, assert_equal_runs, cut
 
@@ -164,6 +166,16 @@ def test_figures_over_fewer_clients_say_so(tmp_path: Path) -> None:
         assert over_how_many([run]).startswith(said)
         assert bool(over_how_many([run])) == bool(said)
         assert ("figures are over" in page(collect([tmp_path / kind]))) == bool(said)
+
+
+@pytest.mark.parametrize(("tested", "said"), [
+    ("ns", "accuracy: figures are over 2 of 3 clients, since the others have no test samples"), ("", ""), ("nsw", ""),
+])  # fmt: skip
+def test_clients_without_test_samples_are_counted_unless_no_client_has_any(tested: str, said: str) -> None:
+    for unseen in (False, True):
+        ids = {id: Score(4, 0.0, 2) if id in tested else Score(0, 0.0, 0) for id in ("nswo" if unseen else "nsw")}
+        run: Any = SimpleNamespace(metric=METRICS["accuracy"], scores=ids, unseen=set("nsw") if unseen else set())
+        assert over_how_many([run], unseen) == (said.replace("clients", "unseen clients") if unseen else said)
 
 
 # -- what a run cost in privacy: in the summary, on the terminal, in a comparison and in the report ----------------

@@ -14,7 +14,7 @@ import tomli_w
 
 import fedkin
 from cli.invoked import said
-from fedkin.errors import ConfigError, FedkinError
+from fedkin.errors import ConfigError, FedkinError, RunError
 from fedkin.learning.metrics import MEASURES, Measure, code_of, file_of
 from fedkin.running import plugins
 from fedkin.running.experiment import Experiment, load, read_table
@@ -164,6 +164,14 @@ def test_the_models_of_a_run_with_own_parts_are_loaded_on_request_only(place: Pa
         fedkin.load(place / "run").model()
     models = fedkin.load(place / "run", own=True)
     assert models.model().get_submodule("head").out_features == 10
+    settings = place / "run" / "experiment.toml"
+    kept = settings.read_text()
+    settings.write_text(kept.replace("own_net.py", "other.py"))
+    forget("Plain", "my-average")
+    for own in (True, False):
+        with pytest.raises(RunError, match=r"experiment\.toml: not as it was written"):
+            fedkin.load(place / "run", own=own).model()
+    settings.write_text(kept)
     (place / "own_net.py").write_text(NET + "\n# changed\n")
     with pytest.raises(ConfigError, match=r"own_net\.py has changed since this was begun"):
         fedkin.load(place / "run", own=True)

@@ -482,9 +482,22 @@ def test_values_for_a_method_are_also_those_of_its_controls(small: Experiment, t
         check_choices(wanted, ["fedavg@self"], "--grid")
 
 
+@pytest.mark.parametrize("path", ["scenario.clients", "data.seed"])
+def test_no_method_has_samples_of_its_own(path: str) -> None:
+    check_choices([Choice(path, (3, 4))], ["fedavg"], "--grid")
+    with pytest.raises(ConfigError, match=f"--grid fedavg:{path}: methods are compared on the same samples"):
+        check_choices([Choice(path, (3, 4), "fedavg")], ["fedavg"], "--grid")
+
+
 def test_names_of_folders_differ_where_values_do(small: Experiment, tmp_path: Path) -> None:
     wanted = [Choice.parse("model.hidden=[8],[4, 4]", "--grid")]
     assert wanted[0].values == ([8], [4, 4])
     found = sweep(Runs(small), ["fedavg"], wanted, [0], tmp_path / "s")
     homes = [one.results[0].folder for one in found]
     assert len({home.parent.name for home in homes if home is not None}) == 2
+
+
+def test_a_number_and_a_text_of_it_are_two_values() -> None:
+    check_choices([Choice("method.k", (1, "1", True, "true"))], ["fedavg"], "--grid")
+    with pytest.raises(ConfigError, match='k="1" is named twice'):
+        check_choices([Choice("method.k", (1, "1", "1"))], ["fedavg"], "--grid")

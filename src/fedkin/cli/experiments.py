@@ -146,20 +146,24 @@ def _compare(grid: GridCommand, names: list[str], validation: Validation | None,
 
 def _compare_leaving_out(grid: GridCommand, names: list[str], groups: list[str], json: bool) -> None:
     """Leave out one group after another: one report per group, and one table. No groups: each group."""
+    from fedkin.records.comparison import over_how_many
     from fedkin.report.tables import left_out
     from fedkin.running.grid import leave_out
 
     with output.run_watchers(grid.folder, json) as watch:
         results = leave_out(grid.experiment, names, grid.seeds, grid.root, grid.folder, groups or None, watch=watch)
-    summaries, reports = {}, []
+    summaries, reports, partial = {}, [], []
     for group, by_method in results.items():
         runs = [result for by_seed in by_method.values() for result in by_seed.values()]
         summaries[group] = [run.summary for run in runs]
         place = Path(runs[0].folder or grid.folder).parent
         reports.append(output.write_run_report([run.folder for run in runs], place))
+        if text := over_how_many(runs, unseen=True):
+            partial.append(f"without {group}: {text}")
     if output.printed_as_json(json, summaries):
         return
     make_console().print(left_out(results))
+    output.say(*partial)
     output.print_paths(grid.folder, *reports)
 
 
@@ -167,7 +171,7 @@ def tune(
     experiment: Path | None = options.EXPERIMENT,
     choices: list[str] = typer.Option(
         [], "--try", metavar="A.B=V,V", help="Values of a setting to try: training.lr=0.01,0.1; may be repeated. "
-        "tfl:method.q=0.1,1 is tried for one method only.",
+        "tfl:method.q=0.1,1 is tried for one method only. Not for data and scenario.",
     ),
     equal: str | None = typer.Option(
         None, metavar="N", help="In place of --try: N candidates for every method, over its rate and the "

@@ -43,6 +43,8 @@ _NUMBERS = 0.5
 _MISSING = 0.5
 # In a column of codes, at least this share of rows must have codes that are frequent enough for inputs of their own.
 _COMMON = 0.5
+# A decimal or a sign in a text that is a number in some notation; record numbers have neither.
+_MEASURED = re.compile(r"[.,][0-9]|[+-][0-9]")
 _DATE = re.compile(r"[0-9]{1,2}[./-][0-9]{1,2}[./-]([0-9]{4}|[0-9]{2})\b")
 # A column is a leak if it leaves less than this share of the errors, or of the variance, unexplained.
 _UNEXPLAINED = 0.02
@@ -194,7 +196,7 @@ def _column_findings(table: pa.Table, column: _Column) -> Iterator[Finding]:
     if different < 2:
         what = f"{next(iter(codes(table, name)[0]), '')!r} in every row" if filled else "empty"
         yield Finding("constant", f"column {name!r} is {what}: it says nothing; leave it out", (name,))
-    elif different == filled >= 20 and not (column.is_measured or as_text or (note and column.values is None)):
+    elif different == filled >= 20 and not (column.is_measured or ((as_text or note) and _has_measurements(column))):
         # A measurement that is read as text also differs in every row, and must not be left out for that.
         what = "it looks like a number of the row or person; leave it out"
         yield Finding("id", f"column {name!r} differs in every row: {what}", (name,))
@@ -223,6 +225,14 @@ def _numbers_as_text(column: _Column) -> Iterator[Finding]:
         what = f"is read as text, although {share:.0%} of its values are numbers; not a number is"
         how = f"{column.texts[odd[0]]!r}: write a number there, or leave it empty"
         yield Finding("text", f"column {name!r} {what} {how}", (name,))
+
+
+def _has_measurements(column: _Column) -> bool:
+    """Whether a text column has a date, or a number with decimals or a sign."""
+    return any(
+        _DATE.match(text) or _is_iso_date(text) or (_MEASURED.search(text) and is_number_like(text))
+        for text in column.texts
+    )
 
 
 def _is_iso_date(text: str) -> bool:

@@ -6,6 +6,7 @@ The cells of a CSV file are read as texts first. Each column then becomes number
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import io
@@ -141,6 +142,9 @@ def _check_text(path: Path) -> None:
     """Raise Refused for a file that is not UTF-8 or has NUL bytes, naming the line; compressed ones are unpacked."""
     limit, read = most(path.stat().st_size), 0
     with _opened(path) as file:
+        if _is_text(file, limit):
+            return
+        file.seek(0)
         for number, line in enumerate(iter(lambda: file.readline(limit + 1), b""), 1):
             if number == 1 and 0 in line[:4]:  # in UTF-16 and UTF-32 every other byte is zero
                 raise Refused(f"the file is UTF-16 or UTF-32, not UTF-8; {_SAVE}")
@@ -155,6 +159,21 @@ def _check_text(path: Path) -> None:
                 near = repr(line[max(0, error.start - 20) : error.start + 10].rstrip(b"\n").decode("latin-1"))
                 what = f"{escaped(near)} is not UTF-8, perhaps Latin-1 or Windows-1252; {_SAVE}"
                 raise Refused(f"line {number}: {what}") from None
+
+
+def _is_text(file: BinaryIO, limit: int) -> bool:
+    """Whether a file, or its first `limit` bytes and the rest of their block, is UTF-8 without NUL bytes."""
+    decoder, left = codecs.getincrementaldecoder("utf-8")(), limit
+    try:
+        while block := file.read(_BLOCK) if left >= 0 else b"":
+            left -= len(block)
+            decoder.decode(block)
+            if 0 in block:
+                return False
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _check_quotes(table: pa.Table, delimiter: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from fedkin.analysis.intervals import Added, added
 from fedkin.analysis.paired import VERDICTS, Difference, Verdict
 from fedkin.records.controls import split_control, without_exchange
+from fedkin.records.metrics import value_of
 from fedkin.records.run import Result
 from fedkin.settings import flat
 
@@ -184,18 +185,27 @@ def _metric_mean(run: Result, name: str) -> float | None:
 
 
 # Why clients have no value of a metric.
-_UNDEFINED = {"auc": "are of one class only, or none", "dice": "have no foreground"}
+_UNDEFINED = {
+    "auc": "the test samples of the others are of one class only, or none",
+    "dice": "the test samples of the others have no foreground",
+}
 
 
-def over_how_many(runs: Sequence[Result]) -> str:
-    """Say over how many of the clients that take part the figures are; empty if they are over all."""
-    counts = {(len(run.values), sum(id not in run.unseen for id in run.scores)) for run in runs}
+def over_how_many(runs: Sequence[Result], unseen: bool = False) -> str:
+    """Say over how many of the clients that take part the figures are; empty if they are over all, or over none.
+
+    unseen: of the clients that do not take part instead.
+    """
+    counts = set()
+    for run in runs:
+        known = [value_of(one) is not None for id, one in run.scores.items() if (id in run.unseen) == unseen]
+        counts.add((sum(known), len(known)))
     fewer = [f"{known} of {every}" for known, every in sorted(counts) if known < every]
-    if not fewer:
+    if not fewer or not any(known for known, _ in counts):
         return ""
-    metric = runs[0].metric
-    why = f"the test samples of the others {_UNDEFINED.get(metric.name, 'are none')}"
-    return f"{metric.title}: figures are over {' or '.join(fewer)} clients, since {why}"
+    metric, kind = runs[0].metric, "unseen clients" if unseen else "clients"
+    why = _UNDEFINED.get(metric.name, "the others have no test samples")
+    return f"{metric.title}: figures are over {' or '.join(fewer)} {kind}, since {why}"
 
 
 def unequal_conditions(runs: Mapping[str, Result]) -> list[str]:

@@ -153,7 +153,10 @@ def csv_format_of(models: Loaded) -> dict[str, Any]:
     """Describe how the run read CSV files, for the .json; the usual format if it read none."""
     path, form = models.folder / "experiment.toml", models.index.csv
     if form is None:
-        data = reading.settings_in(path).get("data", {}) if path.exists() else {}
+        data: Mapping[str, Any] = {}
+        if path.exists():
+            reading.check_unchanged(path.parent, path.name)
+            data = reading.settings_in(path).get("data", {})
         try:
             form = CsvFormat.model_validate({name: data[name] for name in CsvFormat.model_fields if name in data})
         except ValueError as error:

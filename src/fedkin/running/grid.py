@@ -30,7 +30,7 @@ from fedkin.records.files import add_sealed, csv_text, faults, json_bytes, read_
 from fedkin.records.reading import PlanFile
 from fedkin.records.recorder import check_samples
 from fedkin.records.run import Result
-from fedkin.running.experiment import Experiment, setting_value
+from fedkin.running.experiment import SAMPLES, Experiment, setting_value
 from fedkin.running.loop import Watcher, run_experiment
 from fedkin.running.plugins import resolve_names, with_absolute_paths
 from fedkin.untrusted import escaped, toml_of
@@ -140,6 +140,11 @@ def check_choices(choices: Sequence[Choice], methods: Iterable[str], option: str
             raise ConfigError(
                 f"{option} {choice.method}:{choice.path}: method {choice.method!r} does not run here; "
                 f"{nearest(choice.method, running)}"
+            )
+        if choice.method is not None and choice.path.partition(".")[0] in SAMPLES:
+            raise ConfigError(
+                f"{option} {choice.method}:{choice.path}: methods are compared on the same samples, so that only "
+                f"{choice.path}, for all of them, can be tried"
             )
 
 
@@ -334,9 +339,12 @@ def run_cells(
 ) -> list[dict[int, T]]:  # fmt: skip
     """Run every cell with every seed, first all cells of the first seed; returns `extract(result)` by seed and cell.
 
-    A finished run in `folder` is read, and an unfinished one is resumed. failed: the value to return for a method that
-    failed, from the reason, which is stored in the run's folder; None: the error is raised.
+    A finished run in `folder` is read, and an unfinished one is resumed; RunError is raised if they have other samples
+    than the runs to come. failed: the value to return for a method that failed, from the reason, which is stored in the
+    run's folder; None: the error is raised.
     """
+    if folder is not None:
+        _check_samples_of(cells, seeds, folder)
     results: list[dict[int, T]] = [{} for _ in cells]
     total = len(cells) * len(seeds)
     for done, (seed, number) in enumerate(itertools.product(seeds, range(len(cells)))):
@@ -372,7 +380,7 @@ def _attempt(runs: Runs, seed: int, folder: Path, watcher: Watcher | None) -> Re
 def _check_samples_of(cells: Sequence[Cell], seeds: Sequence[int], folder: Path) -> None:
     """Raise RunError if runs are to come, and a run that is here has other samples than it would have now."""
     places = [(cell.runs, seed, _folder_of(cell, seed, folder)) for cell in cells for seed in seeds]
-    if all((place / "summary.json").exists() for *_, place in places):
+    if all((place / "summary.json").exists() or (place / FAILED).exists() for *_, place in places):
         return
     known: dict[str, str] = {}
     for runs, seed, place in places:
@@ -411,7 +419,6 @@ def run_plan(
     if folder is None:
         return run()
     with base.claimed(folder, plan.to_json()):
-        _check_samples_of(cells, plan.seeds, folder)
         if before:
             add_sealed(folder, before)
         results = run()
@@ -550,12 +557,17 @@ def rows(grid: Sequence[GridRun]) -> list[dict[str, Any]]:
 
 
 def words(settings: Mapping[str, Any], between: str = "=") -> str:
-    """Write settings in one line, by the last parts of their names.
+    """Write settings in one line, by the last parts of their names; a text that would be read as another value, quoted.
 
-    >>> words({"training.lr": 0.1, "method.q": "all"}), words({}, " ")
-    ('lr=0.1, q=all', 'as it is')
+    >>> words({"training.lr": 0.1, "method.q": "all", "method.k": "1"}), words({}, " ")
+    ('lr=0.1, q=all, k="1"', 'as it is')
     """
-    return ", ".join(f"{path.rpartition('.')[2]}{between}{value}" for path, value in settings.items()) or "as it is"
+    parts = (f"{path.rpartition('.')[2]}{between}{_in_words(value, path)}" for path, value in settings.items())
+    return ", ".join(parts) or "as it is"
+
+
+def _in_words(value: Any, path: str) -> str:
+    return json.dumps(value) if isinstance(value, str) and setting_value(value, path) != value else str(value)
 
 
 def _folder_name(settings: Mapping[str, Any]) -> str:

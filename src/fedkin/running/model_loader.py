@@ -54,6 +54,7 @@ def load(run: Path | str, model: Modules | None = None, head: str | None = None,
     """
     folder = place(run, "run")
     if own:
+        reading.check_unchanged(folder, "experiment.toml")
         read_own(reading.settings_in(folder / "experiment.toml"), folder)
     return Loaded(folder, model, head)
 
@@ -201,7 +202,10 @@ class Loaded(Mapping[str, nn.Module]):
     def _need_own(self, what: str) -> None:
         """Raise ConfigError if the run read the user's own files: they are code, and run only on request."""
         path = self.folder / "experiment.toml"
-        if path.exists() and (own_files := reading.settings_in(path).get("own")):
+        if not path.exists():
+            return
+        reading.check_unchanged(self.folder, path.name)
+        if own_files := reading.settings_in(path).get("own"):
             files = ", ".join(str(each).partition("#")[0] for each in own_files)
             raise ConfigError(
                 f"{self.folder}: {what} is from {files}, which is code and is not run unasked: if you trust it, "

@@ -18,10 +18,12 @@ import torch
 import fedkin
 from fedkin.data import federate
 from fedkin.data.sources.tables import Csv, Parquet, ids_of
+from fedkin.data.table_files import read_csv
 from fedkin.errors import ConfigError, DataError
 from fedkin.federation import Federation
 from fedkin.running.experiment import Experiment
 from fedkin.running.networked import settings_of
+from fedkin.untrusted import Refused
 from support import present
 
 
@@ -113,6 +115,22 @@ def test_another_encoding_is_named(tmp_path: Path, data: bytes, said: str, packe
     path.write_bytes(gzip.compress(data) if packed else data)
     with pytest.raises(DataError, match=said):
         read("csv", path, client="s")
+
+
+@pytest.mark.parametrize(("end", "said"), [
+    (b"", ""), (b"\xff", "line 160001: .*not UTF-8"), (b"\xc3", "line 160001: .*not UTF-8"),
+    (b"\0", "line 160001 has a NUL"), (b"1\n\xc3\n\0", "line 160002: .*not UTF-8"),
+])  # fmt: skip
+def test_a_fault_after_many_blocks_is_named(tmp_path: Path, end: bytes, said: str) -> None:
+    path = tmp_path / "one.csv"
+    data = "größe,id\n".encode() + "größe,s\n".encode() * 159_999 + end
+    assert data[(1 << 20) - 1] == 0xC3  # a letter on the border of two blocks
+    path.write_bytes(data)
+    if said:
+        with pytest.raises(Refused, match=said):
+            read_csv(path)
+    else:
+        assert read_csv(path).num_rows == 159_999
 
 
 def test_a_packed_file_that_is_cut_short_is_refused(written: Path) -> None:
