@@ -95,19 +95,19 @@ def test_the_plan_keeps_to_the_minutes(machine: Machine, minutes: float) -> None
 
 @pytest.mark.slow
 def test_a_machine_that_becomes_slower_leaves_rates_out(machine: Machine, tmp_path: Path) -> None:
-    plan, budget = planned(machine, 11)
+    plan, budget = planned(machine, 12)
     assert len(plan.rates) == 3
     machine.slow = 3.0
     found = advised(budget, plan, tmp_path)
     assert len(found.rates) < 3
-    assert budget.spent <= 60 * 11
+    assert budget.spent <= 60 * 12
     left = [f"{rate:.2g}" for rate in Plan().rates[len(found.rates) :]]
     (note,) = [note for note in found.notes if note.startswith("Within the budget")]
     assert note == f"Within the budget, no run with {' or '.join(left)} times the rate."
     assert len(read_json(tmp_path / PLAN_FILE)["factors"]) == len(found.rates)
     # The same command goes on with what there is, and says the same.
     machine.slow, ran = 1.0, len(machine.rounds)
-    again = Budget(11, machine.clock)
+    again = Budget(12, machine.clock)
     kept = again.plan(TOWN, FEW, tmp_path)
     assert (kept.folds, len(kept.rates), kept.rounds) == (plan.folds, len(found.rates), plan.rounds)
     assert advised(again, kept, tmp_path).to_json() == found.to_json()

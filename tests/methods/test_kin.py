@@ -27,7 +27,7 @@ from fedkin.methods import METHODS
 from fedkin.methods.blocks.pulled_head import Strength, in_proportion, pulled_heads, with_head
 from fedkin.methods.blocks.signatures import read_signature
 from fedkin.methods.fedavg import FedAvg
-from fedkin.methods.kin import Kin, alone, alpha_of_search, best_candidate, held_out, leads_of
+from fedkin.methods.kin import Kin, alone, alpha_of_search, best_candidate, held_out, leads_of, surely_better
 from fedkin.running.suites import SUITES
 from fedkin.testing import PROMISES, Checked
 from support import finish, play, present, same, samples_of, small_setup
@@ -409,6 +409,14 @@ def test_intervals_of_leads_cover(clients: int) -> None:
         _, low, high = leads["lead_groups"]
         inside += low <= 0.3 <= high
     assert 0.91 < inside / 400 < 0.985
+
+
+@pytest.mark.parametrize(("clients", "place"), [(4, 0), (3, None)])
+def test_of_three_clients_nothing_is_surely_better(clients: int, place: int | None) -> None:
+    mine, sizes = table_of_costs([[0.1, 0.2]], clients)
+    others, _ = table_of_costs([[0.5]], clients)
+    assert surely_better(mine, others, sizes) == place
+    assert surely_better(others, mine, sizes) is None
 
 
 def test_three_clients_are_too_few_for_leads() -> None:

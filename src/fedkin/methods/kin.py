@@ -68,6 +68,7 @@ Judgements = Mapping[str, np.ndarray[Any, Any]]
 LEVELS = ("all", "branches", "groups")  # from one model to the most models
 MIN_TRIAL = 3  # with fewer trial rounds nothing is chosen: groups with shared heads
 MIN_HOLDOUT = 30  # with fewer held-out samples of all clients together nothing is chosen
+MIN_SURE = 4  # of fewer clients no difference is called sure
 FOLD, BLOCKS = 5, 25  # a client's samples are BLOCKS blocks in stored order, and one block in FOLD is held out
 DOUBT = 1.0  # within so many standard errors, groups and a stronger pull are preferred
 SURE = 2.0  # by so many standard errors own bodies must be better, since they cost training at each use
@@ -435,10 +436,11 @@ def best_candidate(costs: Costs, sizes: Mapping[str, int], levels: Sequence[str]
 def surely_better(costs: Costs, others: Costs, sizes: Mapping[str, int]) -> int | None:
     """Return the best column of `costs`, if its pooled cost is surely smaller than that of the best of `others`.
 
-    costs, others: {client id: [1, columns]}, for the same held-out samples; sizes: their number.
+    Of fewer than MIN_SURE clients nothing is sure. costs, others: {client id: [1, columns]}, for the same held-out
+    samples; sizes: their number.
     """
     ids = costs.keys() & others.keys()
-    if not ids:
+    if len(ids) < MIN_SURE:
         return None
     mine, theirs = (best_candidate({id: table[id] for id in ids}, sizes, [""])[1] for table in (costs, others))
     both = {id: np.append(costs[id][:, mine], others[id][:, theirs]) for id in ids}
@@ -480,7 +482,7 @@ def leads_of(
     wrong classes are not clipped: where most clients have none, all differences would be clipped to 0. With fewer than
     4 clients the result is empty.
     """
-    if (count := len(judgements)) < 4:
+    if (count := len(judgements)) < MIN_SURE:
         return {}
     table = losses(judgements)
     by_loss = measured = excess_in(table, sizes)
