@@ -508,6 +508,13 @@ def test_a_page_with_figures_of_controls_alone_says_which_rows_have_none() -> No
     assert "No figures: " in results.page("tiny", table, rows, ROOT / "presets" / "tables")
 
 
+def test_rows_with_the_same_mean_are_named_together() -> None:
+    table, done = on_digits(claim=[])
+    rows = results.merged(table, [done({"local": 0.1, "fedavg": 0.1})], [])
+    text = results.page("tiny", table, rows, ROOT / "presets" / "tables")
+    assert "- Highest mean: local and fedavg on six clients (50.0)." in text
+
+
 def on_digits(claim: list[dict[str, str]]) -> tuple[PaperTable, Callable[[dict[str, float]], FinishedPart]]:
     """A table on the digits, and a federation of it whose rows have these variances."""
     part = {**ONE, "preset": "../digits-rotated.toml"}

@@ -283,17 +283,11 @@ def page(name: str, table: PaperTable, rows: Sequence[Cells], presets: Path, qui
 
 def _summary_sentences(table: PaperTable, by_part: Mapping[str, Sequence[Cells]], claims: Sequence[Cells]) -> list[str]:
     """Up to four sentences: length of runs, number of claims that hold, the best method, and where exchange adds."""
-    methods, sentences = {}, []
+    methods = {}
     for part, rows in by_part.items():
         if scored := [row for row in rows if split_control(row["row"])[1] is None and row.get("mean")]:
             methods[part] = _group_by("row", scored)
-    lengths = _shared({row["federation"]: row["length"] for row in claims if row["length"]})
-    if texts := [text.replace(" of ", " of the paper's ") + on for text, on in lengths.items()]:
-        sentences.append(f"Length: {'; '.join(texts)}.")
-    verdicts = [row["verdict"] for row in claims]
-    # The index has the claims of papers.
-    if table.paper is None and (counts := _counts(verdicts, [word for word in _COUNTED if word in verdicts])):
-        sentences.append(f"Claims: {counts}.")
+    sentences = _claims_sentences(table, claims)
     if methods:
         sentences.append(_best_sentence(methods))
     helped = _shared({part: text for part, by_row in methods.items() if (text := _helped(by_row))})
@@ -302,17 +296,30 @@ def _summary_sentences(table: PaperTable, by_part: Mapping[str, Sequence[Cells]]
     return sentences or ["Nothing has been run yet."]
 
 
+def _claims_sentences(table: PaperTable, claims: Sequence[Cells]) -> list[str]:
+    """The length of runs, and for a table of no paper the number of claims with each verdict."""
+    sentences = []
+    lengths = _shared({row["federation"]: row["length"] for row in claims if row["length"]})
+    if texts := [text.replace(" of ", " of the paper's ") + on for text, on in lengths.items()]:
+        sentences.append(f"Length: {'; '.join(texts)}.")
+    verdicts = [row["verdict"] for row in claims]
+    if table.paper is None and (counts := _counts(verdicts, [word for word in _COUNTED if word in verdicts])):
+        sentences.append(f"Claims: {counts}.")
+    return sentences
+
+
 def _best_sentence(methods: Mapping[str, Mapping[str, Sequence[Cells]]]) -> str:
-    """The method with the best mean on each federation, with Local's mean beside it."""
+    """The method with the best mean on each federation, or all with this mean, with Local's mean beside it."""
     texts, which = [], ""
     for part, by_row in methods.items():
         metric = METRICS[next(iter(by_row.values()))[0]["metric"]]
         means = {name: _mean(_values(rows, "mean")) for name, rows in by_row.items()}
-        best = max(means, key=lambda name: metric.better(means[name], 0.0))
-        figures = number(means[best], metric.share)
-        if "local" in means and best != "local":
+        mean = max(means.values(), key=lambda mean: metric.better(mean, 0.0))
+        best = [name for name in means if means[name] == mean]
+        figures = number(mean, metric.share)
+        if "local" in means and "local" not in best:
             figures += f", Local {number(means['local'], metric.share)}"
-        texts.append(f"{best} on {part} ({figures})")
+        texts.append(f"{' and '.join(best)} on {part} ({figures})")
         which = "Highest" if metric.higher else "Lowest"
     return f"{which} mean: {'; '.join(texts)}."
 
