@@ -168,7 +168,7 @@ def test_clients_that_differ_by_degrees_share_a_model_with_a_bias_or_a_head_of_t
     one = advised(made, bench=bench)
     assert one.candidate == "all-heads"
     assert re.match(
-        r"Train one model for all 8 clients that could be judged, a (head|bias) for each client", one.sentence
+        r"Train one model for all 8 clients that could be judged, with a (head|bias) for each client", one.sentence
     )
     result = run(one.method, made, model=bench.model, training=bench.training, settings={"mode": "fast"})
     for id in made:

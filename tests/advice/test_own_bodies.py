@@ -45,7 +45,7 @@ def found(turned: Federation) -> Advice:
 
 def test_clients_whose_inputs_are_turned_get_bodies_of_their_own(found: Advice) -> None:
     assert (found.candidate, found.method.own_body) == ("all-heads", True)
-    assert "that could be judged, own bodies and heads (pull " in found.sentence
+    assert "that could be judged, with own bodies and heads (pull " in found.sentence
     assert found.to_json()["own_body"]
     bodies = [found.shared[client.id]["body.1.weight"] for client in found.clients]
     assert not any(torch.equal(bodies[0], other) for other in bodies[1:])

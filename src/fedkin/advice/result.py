@@ -125,7 +125,7 @@ class Advice:
             groups = "; ".join(f"{join_names(members)} together" for members in self.groups)
             what = f"Train {len(self.groups)} group{'s' * (len(self.groups) != 1)}: {groups}"
         own = own_part(self.method.pull_weights, self.method.pull_bias, self.method.own_body)
-        return f"{what}, {own}" if own else what
+        return f"{what}, with {own}" if own else what
 
     def _local_models(self, judged: Sequence[OfClient]) -> list[str]:
         """Parts of the sentence about clients that use a local model: alone, or beside their group's model."""
