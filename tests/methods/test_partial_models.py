@@ -69,7 +69,7 @@ def test_clients_with_unlike_bodies_train_together(name: str) -> None:
 def test_fedbn_keeps_normalisation_layers_by_class_whatever_their_name() -> None:
     kinds = (nn.BatchNorm1d(7), nn.LayerNorm(7), nn.GroupNorm(1, 7), nn.RMSNorm(7))
     body = nn.Sequential(nn.Flatten(), nn.Linear(5, 7), *kinds, nn.Linear(7, 7))
-    shared = FedBN().shared_names(Net(body, nn.Linear(7, 4)))
+    shared = FedBN.sent.names(Net(body, nn.Linear(7, 4)))
     assert set(shared) == {f"{layer}.{name}" for layer in ("body.1", "body.6", "head") for name in ("weight", "bias")}
 
 

@@ -211,25 +211,34 @@ def tune(
         "tune", experiment, methods=methods, seeds=seeds, changes=changes, rounds=rounds, data_root=data_root,
         out=out, resume=resume, more=searches or bool(grid),
     )  # fmt: skip
-    from fedkin.running.grid import Choice
-    from fedkin.running.tune import Equal, plan_choices
+    from fedkin.running.tune import plan_choices
 
-    candidates: list[Choice] | Equal
     if start.begun is not None:
-        candidates, hold_out = plan_choices(start.begun), start.begun.hold_out
-    elif grid:
-        candidates = [Choice.parse(text, "--grid") for text in grid]
-    elif bool(choices) == (equal is not None) or (rates is not None and equal is None):
+        candidates, swept, hold_out = plan_choices(start.begun), start.begun.command == "sweep", start.begun.hold_out
+    else:
+        candidates, swept = _candidates(choices, equal, rates, grid), bool(grid)
+    if swept:
+        assert isinstance(candidates, list)
+        _run_sweep(start, candidates, json)
+    else:
+        _run_tuning(start, candidates, hold_out or "samples:0.2", json)
+
+
+def _candidates(
+    choices: Sequence[str], equal: str | None, rates: str | None, grid: Sequence[str]
+) -> list[Choice] | Equal:  # fmt: skip
+    """Return the candidates that the options describe; raises ConfigError."""
+    from fedkin.running.grid import Choice
+    from fedkin.running.tune import Equal
+
+    if grid:
+        return [Choice.parse(text, "--grid") for text in grid]
+    if bool(choices) == (equal is not None) or (rates is not None and equal is None):
         raise ConfigError(
             "--try: name at least one setting and its values, such as training.lr=0.01,0.1; or give --equal N, with "
             "--rates LOW,HIGH; or --grid A.B=V,V"
         )
-    else:
-        candidates = [Choice.parse(text) for text in choices] if equal is None else Equal.parse(equal, rates)
-    if isinstance(candidates, list) and (grid or (start.begun is not None and start.begun.command == "sweep")):
-        _run_sweep(start, candidates, json)
-    else:
-        _run_tuning(start, candidates, hold_out or "samples:0.2", json)
+    return [Choice.parse(text) for text in choices] if equal is None else Equal.parse(equal, rates)
 
 
 def _run_tuning(start: GridCommand, candidates: list[Choice] | Equal, hold_out: str, json: bool) -> None:

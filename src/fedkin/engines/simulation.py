@@ -33,7 +33,7 @@ class LocalEngine(Engine):
     def __init__(self, setup: Setup, *, transport: Transport | None = None, observers: Sequence[Observer] = ()) -> None:
         attacks = Attacks.parse(setup.engine.adversaries)
         self.adversaries = attacks.clients(setup.federation.seen, setup.seed)
-        self.given = setup.federation
+        self._before_attacks = setup.federation
         # A simulated round is undone only if it has too few replies.
         self.can_undo = setup.engine.min_replies > 0
         if attacks.each:
@@ -60,8 +60,8 @@ class LocalEngine(Engine):
         return kind(net, federation, Modules(opened(settings.device)))
 
     def facts(self) -> dict[str, Any]:
-        # Attacks change samples; a run is recognised by those that it was given.
-        return {**facts_of(self.setup.federation), "fingerprint": self.given.fingerprint()}
+        # Attacks change samples; a run is recognised by those before them.
+        return {**facts_of(self.setup.federation), "fingerprint": self._before_attacks.fingerprint()}
 
 
 class LoopbackEngine(LocalEngine):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -137,26 +137,30 @@ def comparison_rows(results: Mapping[str, Mapping[int, Result]]) -> list[dict[st
     (`added_by_exchange`). metrics: mean, sd and gain of each further metric (`run.metrics`), if any.
     """
     private = any("privacy" in result.summary for by_seed in results.values() for result in by_seed.values())
-    with_control = any(split_control(method)[1] == "self" for method in results)
-    # Figures that are left out, or come after the others.
     later = {"gain", "hurt", *COUNTED, *(() if private else ("epsilon",))}
-    rows = []
-    for method, by_seed in results.items():
-        local, runs = results.get("local") if method != "local" else None, list(by_seed.values())
-        gains = [None if local is None else gains_over(run, local[seed]) for seed, run in by_seed.items()]
-        figures = figures_over_seeds([figures_of(run, gain) for run, gain in zip(runs, gains, strict=True)])
-        row: dict[str, Any] = {"method": method, "seeds": sorted(by_seed), "metric": runs[0].metric.name}
-        row |= {name: pair for name, pair in figures.items() if name not in later}
-        if given := sorted({text for run in runs for text in run.summary.get("given", ())}):
-            row["given"] = "; ".join(given)
-        counts = {name: pair[0] for name in COUNTED if (pair := figures[name]) is not None}
-        adds = added_by_exchange(method, results) if with_control else None
-        rows.append({
-            **row, **_further_metrics(by_seed, local), "gain": figures["gain"], "hurt": figures["hurt"],
-            "surely": counts if len(counts) == len(COUNTED) else None,
-            "adds": None if adds is None else {"mean": adds.value, "low": adds.low, "high": adds.high},
-        })  # fmt: skip
-    return rows
+    return [_comparison_row(method, results, later) for method in results]
+
+
+def _comparison_row(
+    method: str, results: Mapping[str, Mapping[int, Result]], later: Container[str]
+) -> dict[str, Any]:  # fmt: skip
+    """Return the row of a method; later: figures that are left out, or come after the others."""
+    by_seed, local = results[method], results.get("local") if method != "local" else None
+    runs = list(by_seed.values())
+    gains = [None if local is None else gains_over(run, local[seed]) for seed, run in by_seed.items()]
+    figures = figures_over_seeds([figures_of(run, gain) for run, gain in zip(runs, gains, strict=True)])
+    row: dict[str, Any] = {"method": method, "seeds": sorted(by_seed), "metric": runs[0].metric.name}
+    row |= {name: pair for name, pair in figures.items() if name not in later}
+    if given := sorted({text for run in runs for text in run.summary.get("given", ())}):
+        row["given"] = "; ".join(given)
+    counts = {name: pair[0] for name in COUNTED if (pair := figures[name]) is not None}
+    with_control = any(split_control(other)[1] == "self" for other in results)
+    adds = added_by_exchange(method, results) if with_control else None
+    return row | {
+        **_further_metrics(by_seed, local), "gain": figures["gain"], "hurt": figures["hurt"],
+        "surely": counts if len(counts) == len(COUNTED) else None,
+        "adds": None if adds is None else {"mean": adds.value, "low": adds.low, "high": adds.high},
+    }  # fmt: skip
 
 
 def figures_over_seeds(figures: Sequence[Mapping[str, float | None]]) -> dict[str, tuple[float, float] | None]:

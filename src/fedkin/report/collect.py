@@ -158,13 +158,18 @@ def _curve(run: Result, most: int) -> dict[str, list[Any]]:
     for row, so_far in zip(run.rounds, sent, strict=True):
         if row["round"] in kept:
             values = {"round": row["round"], "bytes": so_far, "seconds": seconds.get(row["round"])}
-            scored, groups = row[run.metric.name] or {}, row["groups"] or {}
-            figures = {name: scored.get(name) for name in ("mean", "worst10", "worst20", "std")}
-            if run.unseen:
-                figures |= {"unseen": (row.get("unseen") or {}).get("mean"), "gap": row.get("gap")}
-            for name, value in (values | figures | {name: groups.get(name) for name in ("found", "ari")}).items():
+            for name, value in (values | _figures_of_round(row, run)).items():
                 curve[name].append(_six_digits(value))
     return dict(curve)
+
+
+def _figures_of_round(row: Mapping[str, Any], run: Result) -> dict[str, float | None]:
+    """The figures of a round that are drawn; None if unknown."""
+    scored, groups = row[run.metric.name] or {}, row["groups"] or {}
+    figures = {name: scored.get(name) for name in ("mean", "worst10", "worst20", "std")}
+    if run.unseen:
+        figures |= {"unseen": (row.get("unseen") or {}).get("mean"), "gap": row.get("gap")}
+    return figures | {name: groups.get(name) for name in ("found", "ari")}
 
 
 def _has_figures(row: Mapping[str, Any], metric: str) -> bool:

@@ -31,13 +31,9 @@ class PartialModel(AveragedModel):
         inherited = phase == "train" and cls.train is PartialModel.train
         return [{"params": cls.sent, "n": COUNT}] if fields is None and inherited else fields
 
-    def shared_names(self, net: Net) -> Sequence[str]:
-        """Names of the shared parameters and buffers, in the net's order."""
-        return self.sent.names(net)
-
     def shared(self, net: Net, params: Mapping[str, Any]) -> Params:
         """The shared part of a model."""
-        return {name: params[name] for name in self.shared_names(net)}
+        return {name: params[name] for name in self.sent.names(net)}
 
     # -- at a client ------------------------------------------------------------------------------------------
 
