@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import shutil
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from typer.testing import CliRunner
@@ -52,7 +54,7 @@ def test_the_list_names_each_run(folder: Path) -> None:
 
 
 def test_what_differs_is_named_and_nothing_else(folder: Path) -> None:
-    one, two = listed([folder])
+    (one, two), _ = listed([folder])
     settings, figures = listed_difference(one, two)
     changed = {name: (first, second) for name, first, second in settings}
     assert changed["method.name"] == ("fedavg", "local")
@@ -69,7 +71,7 @@ def test_what_differs_is_named_and_nothing_else(folder: Path) -> None:
 def test_a_run_that_is_not_finished_has_no_figures(folder: Path, tmp_path: Path) -> None:
     experiment = Experiment.of({**TABLE, "method": {"name": "local"}})
     cut(experiment, tmp_path / "cut", 5)
-    (found,) = listed([tmp_path])
+    (found,), _ = listed([tmp_path])
     # Checkpoints are made every other round: this is where a resume goes on.
     assert (found.rounds, found.planned) == (4, 7)
     assert found.figures() == {}
@@ -78,6 +80,28 @@ def test_a_run_that_is_not_finished_has_no_figures(folder: Path, tmp_path: Path)
     whole = folder / "deep" / "one"
     assert listed_difference(found, read_listed(whole))[1] == []
     assert f"{tmp_path / 'cut'}: not finished" in said("runs", "diff", tmp_path / "cut", whole, columns=300)
+
+
+def test_the_list_names_what_it_cannot_read(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(folder / "deep", tmp_path / "runs")
+    shutil.copytree(tmp_path / "runs" / "two", tmp_path / "runs" / "damaged")
+    with (tmp_path / "runs" / "damaged" / "summary.json").open("a") as file:
+        file.write(" ")
+    scandir = os.scandir
+
+    def scan(place: str) -> Any:
+        if place.endswith("one"):
+            raise PermissionError(errno.EACCES, "Permission denied", place)
+        return scandir(place)
+
+    monkeypatch.setattr(os, "scandir", scan)
+    code, out, err = Terminal(monkeypatch, capsys)("runs", "--in", tmp_path)
+    assert code == 1
+    assert [line.split()[0] for line in out.splitlines()] == ["run", "runs/two"]
+    assert err.splitlines()[0] == f"{tmp_path / 'runs' / 'one'}: cannot be read (Permission denied)"
+    assert "damaged/summary.json: not as it was written" in err
 
 
 @pytest.fixture
@@ -269,7 +293,7 @@ def test_an_experiment_file_of_the_user_is_no_run(folders: Path, tmp_path: Path)
     code, lines = checked(here)
     assert code == 0
     assert [line.partition(": ")[0] for line in lines[:-1]] == [str(here / "runs" / "cut")]
-    assert [run.folder for run in listed([here])] == [here / "runs" / "cut"]
+    assert [run.folder for run in listed([here])[0]] == [here / "runs" / "cut"]
 
 
 def test_a_comparison_that_lost_its_experiment_file_says_so(folders: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from fedkin.federation import Change, Federation
 from fedkin.methods.fedavg import FedAvg
 from fedkin.network.client import LEAVES, ServerConnection
 from fedkin.network.hello import About
-from fedkin.network.registration import Member, Registration
+from fedkin.network.registration import Registered, Registration
 from fedkin.records.events import replayed
 from fedkin.records.run import Result
 from fedkin.running.loop import execute
@@ -102,9 +102,12 @@ def test_one_joins_one_leaves_and_comes_back_as_in_the_simulation(method: str, t
 def test_the_state_of_a_run_has_every_member() -> None:
     """Also one that came before the first round, when others had begun."""
     about = About(n_train=3, n_test=1, digest="0" * 32)
-    members = {"north": Member(told={1: about}), "south": Member(told={2: about, 4: about}, away=((3, None),))}
+    members = {
+        "north": Registered(told={1: about}),
+        "south": Registered(told={2: about, 4: about}, away=((3, None),)),
+    }
     moved = json.loads(json.dumps(Registration.moved(cast(Registration, SimpleNamespace(members=members)))))
-    assert {id: parse(Member, tree, id) for id, tree in moved.items()} == members
+    assert {id: parse(Registered, tree, id) for id, tree in moved.items()} == members
 
 
 @pytest.mark.slow

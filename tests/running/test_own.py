@@ -105,6 +105,8 @@ def forget(*names: str) -> None:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
+    tmp_path = tmp_path / "a#b"  # "#" also begins the hash of a file
+    tmp_path.mkdir()
     (tmp_path / "own_average.py").write_text(METHOD)
     (tmp_path / "own_net.py").write_text(NET)
     written(tmp_path / "e.toml", method={"name": "own_average.py:Mine"})

@@ -308,8 +308,8 @@ def test_a_report_shows_nothing_of_a_changed_file(runs: Path, tmp_path: Path, fi
 def test_a_list_of_runs_shows_nothing_of_a_changed_file(runs: Path, tmp_path: Path, file: str) -> None:
     folder = shutil.copytree(runs / "whole", tmp_path / "run")
     (folder / file).write_text((folder / file).read_text().replace(*CHANGES[file]))
-    with pytest.raises(RunError, match=f"{file}: not as it was written"):
-        listed([tmp_path])
+    assert listed([tmp_path])[0] == []
+    assert f"{file}: not as it was written" in listed([tmp_path])[1][0]
 
 
 @pytest.mark.parametrize(("file", "content"), [("experiment.toml", b"\xff"), ("plan.json", b'{"methods": "local"}')])

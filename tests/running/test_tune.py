@@ -387,6 +387,24 @@ def test_a_comparison_goes_on_with_the_samples_that_it_began_with(tmp_path: Path
     assert set(compare(Runs(plan), ["local", "fedavg"], [0, 1], tmp_path / "all")["fedavg"]) == {0, 1}
 
 
+def test_a_tuning_tries_more_only_on_the_samples_that_it_began_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = Experiment.of({**TABLE, "training": {"rounds": 1, "local_steps": 1, "lr": 0.1}})
+
+    def stops(what: str, done: int, of: int) -> CutAt:
+        if of == 1:  # the first of the further candidates
+            raise KeyboardInterrupt
+        return CutAt(99, "stop")
+
+    with pytest.raises(KeyboardInterrupt):
+        tune(plan, ["local"], Equal(2), SOME, [0], Path(), tmp_path / "t", watch=stops)
+    monkeypatch.setattr(Runs, "federation", lambda self, seed: small_federation(seed=9))
+    with pytest.raises(RunError, match="are not those that this run began with"):
+        tune(plan, ["local"], Equal(2), SOME, [0], Path(), tmp_path / "t")
+    assert len(list((tmp_path / "t").glob("local-*"))) == 2
+
+
 def test_a_message_between_peers_is_sent_once() -> None:
     def sent(method: str) -> tuple[float, float, float]:
         result = fedkin.run(method, small_federation(), rounds=1, training={"local_steps": 1})

@@ -105,23 +105,25 @@ def _list(
     ),
     json: bool = JSON,
 ) -> None:
-    """List the runs in a folder with their results."""
+    """List the runs in a folder with their results; exit status 1 if one cannot be read."""
     if context.invoked_subcommand is not None:
         return
     from fedkin.records.listing import listed
 
-    listed_runs = listed(folders)
+    listed_runs, problems = listed(folders)
     facts = [
         {"folder": str(run.folder), "method": run.method, "seed": run.seed, "rounds": run.rounds,
          "planned": run.planned, "figures": run.figures() or None} for run in listed_runs
     ]  # fmt: skip
-    if printed_as_json(json, facts):
-        return
-    if not listed_runs:
-        say(f"no runs in {', '.join(map(str, folders))}")
-        return
-    columns = _columns(listed_runs, _distinct_names([run.folder for run in listed_runs], folders))
-    print_table(list(columns), zip(*columns.values(), strict=True), wrapped=("run",))
+    if not printed_as_json(json, facts):
+        if listed_runs:
+            columns = _columns(listed_runs, _distinct_names([run.folder for run in listed_runs], folders))
+            print_table(list(columns), zip(*columns.values(), strict=True), wrapped=("run",))
+        elif not problems:
+            say(f"no runs in {', '.join(map(str, folders))}")
+    if problems:
+        say(*problems, stderr=True)
+        raise typer.Exit(1)
 
 
 def _columns(listed_runs: Sequence[Listed], names: Sequence[str]) -> dict[str, list[str]]:

@@ -30,7 +30,7 @@ _AGAIN = 0.05  # seconds between two looks at a participant
 _LONGEST_PAUSE = 60.0  # longest time between two looks, after unreadable hellos
 
 
-class Member(Settings):
+class Registered(Settings):
     """A client of the federation. told: its descriptions, by the first round in which each counts. away: absences."""
 
     told: dict[int, About]
@@ -99,7 +99,7 @@ class Registration:
         self.gathering = Gathering(settings, setup_of, network, reading, shared, keep)
         self.run, self.epoch = secrets.token_hex(4), secrets.token_hex(4)
         self.changed = Condition()
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, Registered] = {}
         self.processes: dict[str, str] = {}  # by client, the process that takes part
         self.next_order: dict[str, int] = {}  # by admitted client, the number of its next order
         self.next_round: dict[str, Hello] = {}  # clients that join, leave or have new samples from the next round on
@@ -120,7 +120,7 @@ class Registration:
         try:
             about = {id: {k: facts[k] for k in About.model_fields} for id, facts in kept["clients"].items()}
             trees = moved or {id: {"told": {1: facts}} for id, facts in about.items()}
-            self.members = {id: parse(Member, tree, id) for id, tree in trees.items()}
+            self.members = {id: parse(Registered, tree, id) for id, tree in trees.items()}
             self.run, self.fingerprint = str(kept["run"]), str(kept["fingerprint"])
             self.gathering.set_task(task_from(kept["task"]))
         except (KeyError, TypeError, AttributeError, ConfigError):
@@ -369,7 +369,7 @@ class Registration:
         if wrong:
             return
         if stage == "about":
-            self.members = {name: Member(told={1: each.about}) for name, each in hellos.items() if each.about}
+            self.members = {name: Registered(told={1: each.about}) for name, each in hellos.items() if each.about}
             for name in list(self.threads):
                 self._offer_terms(name)
         if len(hellos) < gathering.expected:
@@ -422,7 +422,7 @@ class Registration:
             gone = self._gone(changes)
             for name in sorted({*self.left_this_round, *gone}):
                 member = self.members[name]
-                self.members[name] = Member(told=member.told, away=(*member.away, (round, None)))
+                self.members[name] = Registered(told=member.told, away=(*member.away, (round, None)))
                 self.point(name)
             for name, hello in sorted(changes.items()):
                 if not hello.leaves and hello.about is not None:
@@ -440,14 +440,16 @@ class Registration:
         """Use a client's new description from this round on: it joins, comes back, or has new samples."""
         newly, member = not self._is_active(name), self.members.get(name)
         if member is None:
-            member = Member(told={round: about})
+            member = Registered(told={round: about})
         elif newly:
             away, (first, _) = member.away[:-1], member.away[-1]
-            member = Member(told={member.joins: about}, away=(*away, *([(first, round - 1)] if first < round else [])))
+            member = Registered(
+                told={member.joins: about}, away=(*away, *([(first, round - 1)] if first < round else []))
+            )
         else:
             before = member.now.n_train
             self.say(f"{name}: {about.n_train:,} training samples from round {round} on ({before:,} before)")
-            member = Member(told={**member.told, round: about}, away=member.away)
+            member = Registered(told={**member.told, round: about}, away=member.away)
         self.members[name] = member
         if newly or self.has_paused(name, hello):
             self.processes[name] = hello.life

@@ -65,14 +65,24 @@ class Listed:
         return figures | {"bytes sent": figures["bytes up"] + (0.0 if peers else figures["bytes down"])}
 
 
-def listed(folders: Iterable[Path]) -> list[Listed]:
-    """List all runs in these folders and below them, by path; raises RunError for a folder that does not exist."""
-    runs = set()
+def listed(folders: Iterable[Path]) -> tuple[list[Listed], list[str]]:
+    """Return the runs in these folders and below them, by path, and why others cannot be read.
+
+    Raises RunError for a folder that does not exist.
+    """
+    places: set[Path] = set()
+    problems: list[str] = []
     for folder in folders:
         if not folder.is_dir():
             raise RunError(f"{folder}: no such folder; name one that holds runs, for example runs/")
-        runs |= set(reading.runs_below(folder))
-    return [read_listed(folder) for folder in sorted(runs)]
+        places |= set(reading.runs_below(folder, problems))
+    runs = []
+    for folder in sorted(places):
+        try:
+            runs.append(read_listed(folder))
+        except RunError as error:
+            problems.append(str(error))
+    return runs, problems
 
 
 def read_listed(folder: Path) -> Listed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -357,7 +358,17 @@ def files_in(folder: Path, kind: str) -> dict[int, Path]:
     return files
 
 
-def runs_below(folder: Path) -> list[Path]:
-    """Return the run folders below a folder; not folders of comparisons, which have an experiment file too."""
-    folders = [path.parent for path in folder.rglob("experiment.toml")]
+def runs_below(folder: Path, problems: list[str] | None = None) -> list[Path]:
+    """Return the run folders below a folder; not folders of comparisons, which have an experiment file too.
+
+    problems: gets a line for each folder that cannot be read (None: RunError is raised).
+    """
+
+    def unreadable(error: OSError) -> None:
+        problem = f"{error.filename}: cannot be read ({error.strerror})"
+        if problems is None:
+            raise RunError(problem)
+        problems.append(problem)
+
+    folders = [Path(place) for place, _, names in os.walk(folder, onerror=unreadable) if "experiment.toml" in names]
     return [each for each in folders if has_records(each) and not (each / "plan.json").is_file()]

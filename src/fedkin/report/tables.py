@@ -40,7 +40,7 @@ def one_run(result: Result) -> Table:
         table.add_row("missing", Text(missing_sentence(summary["missing"])))
     if summary.get("privacy"):
         table.add_row("privacy", Text(privacy_sentence(summary["privacy"])))
-    parts = ", ".join(f"{name} {seconds[name]:.1f}" for name in ("local", "graph", "evaluate"))
+    parts = ", ".join(f"{name} {seconds[name]:.1f}" for name in ("local", "graph", "evaluate") if seconds[name])
     table.add_row("seconds", f"{seconds['total']:.1f} ({parts})")
     return table
 

@@ -409,8 +409,12 @@ def run_plan(
     """
 
     def run() -> list[dict[int, T]]:
-        results = run_cells(cells, plan.seeds, folder, extract, watch, failed)
+        every = list(cells)
+        results = run_cells(every, plan.seeds, folder, extract, watch, failed)
         while more := further(results):
+            every += more
+            if folder is not None:
+                _check_samples_of(every, plan.seeds, folder)
             results += run_cells(more, plan.seeds, folder, extract, watch, failed)
         return results
 

@@ -28,7 +28,7 @@ from fedkin.records import reading
 from fedkin.records.files import is_state, seal_of
 from fedkin.records.models import INDEX, StoredModels
 from fedkin.running.exported import no_embedding
-from fedkin.running.plugins import add_installed, read_own
+from fedkin.running.plugins import add_installed, read_own, without_hash
 from fedkin.settings import choose, parse, place
 from fedkin.untrusted import error_text
 
@@ -206,7 +206,7 @@ class Loaded(Mapping[str, nn.Module]):
             return
         reading.check_unchanged(self.folder, path.name)
         if own_files := reading.settings_in(path).get("own"):
-            files = ", ".join(str(each).partition("#")[0] for each in own_files)
+            files = ", ".join(without_hash(str(each))[0] for each in own_files)
             raise ConfigError(
                 f"{self.folder}: {what} is from {files}, which is code and is not run unasked: if you trust it, "
                 f"fedkin.load({str(self.folder)!r}, own=True)"

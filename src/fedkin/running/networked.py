@@ -46,7 +46,7 @@ from fedkin.records.models import ModelContext, digest_of, keep_models
 from fedkin.records.run import Result
 from fedkin.running.experiment import Experiment, load, nets_for, part_of, public_from, read_table, without_none
 from fedkin.running.loop import Watcher, execute, finished
-from fedkin.running.plugins import add_installed, files_of, stages_of
+from fedkin.running.plugins import add_installed, files_of, stages_of, without_hash
 from fedkin.settings import parse
 from fedkin.tasks import Task
 from fedkin.untrusted import error_text, toml_of
@@ -124,7 +124,7 @@ def check_no_files(experiment: Experiment) -> None:
     parts += [MEASURES[name] for name in experiment.run.metrics]
     if own := {*files_of(parts), *experiment.table.get("own", ())}:
         raise ConfigError(
-            f"own: {sorted(own)[0].partition('#')[0]}: over a network files stay where they are: install it at every "
+            f"own: {without_hash(sorted(own)[0])[0]}: over a network files stay where they are: install it at every "
             "participant as a package with entry points (docs/writing-a-method.md), and name the part without its file"
         )
 

@@ -256,6 +256,16 @@ class _UserFile(NamedTuple):
 _FILES: dict[str, _UserFile] = {}  # by place
 
 
+def without_hash(listed: str) -> tuple[str, str]:
+    """Split a file as `own` lists it into its path, which may contain "#", and its hash ("" if it has none).
+
+    >>> without_hash("a#b/mine.py#0123456789abcdef")
+    ('a#b/mine.py', '0123456789abcdef')
+    """
+    path, _, digest = listed.rpartition("#")
+    return (path, digest) if re.fullmatch("[0-9a-f]{16}", digest) else (listed, "")
+
+
 def read_own(table: Mapping[str, Any], folder: Path) -> list[str]:
     """Read the files that settings name in `own`; returns them with their hashes.
 
@@ -266,7 +276,7 @@ def read_own(table: Mapping[str, Any], folder: Path) -> list[str]:
         raise ConfigError("own: expected a list of files, such as own = ['my.py']")
     files = []
     for text in listed:
-        path, _, digest = text.partition("#")
+        path, digest = without_hash(text)
         place = str((folder / path).resolve())
         read = _read_file(place, "own")
         if digest not in ("", read.digest):
