@@ -270,7 +270,7 @@ def test_an_alias_is_another_name_of_the_same_part(place: Path) -> None:
 
 def names_of(own: list[str]) -> list[str]:
     """The files that are noted as an experiment's own."""
-    return [Path(each.partition("#")[0]).name for each in own]
+    return [Path(plugins.without_hash(each)[0]).name for each in own]
 
 
 def test_a_file_is_read_wherever_a_part_can_be_named(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -413,7 +413,7 @@ def test_a_path_may_have_an_at_sign_and_a_control_behind_its_name(parts_place: P
     given = [f"{file}:Mine", "../a@b/other_parts.py:Mine@self", "fedavg@self", "fedavg"]
     names, own = resolve_names(given, "method", "x")
     assert names == ["my-prox", "my-prox@self", "fedavg@self", "fedavg"]
-    assert {each.partition("#")[0] for each in own} == {str(file.resolve())}
+    assert {plugins.without_hash(each)[0] for each in own} == {str(file.resolve())}
     found = fedkin.compare(small_federation(), [f"{file}:Mine@self"], rounds=1)
     assert list(found) == ["my-prox@self"]
 
@@ -493,7 +493,7 @@ def test_the_files_of_objects_are_noted_with_the_runs_of_a_comparison(parts_plac
         fedkin.compare(on, ["local", parts.Mine()], metrics=[parts.own_errors], rounds=1, out=out)
         for name in ("local-seed0", "my-prox-seed0"):
             (noted,) = read_table(out / name / "experiment.toml")["own"]
-            assert noted.partition("#")[0] == str((parts_place / "own_parts.py").resolve())
+            assert plugins.without_hash(noted)[0] == str((parts_place / "own_parts.py").resolve())
 
 
 def test_a_text_of_a_method_may_end_as_a_file_does(parts_place: Path) -> None:
