@@ -48,18 +48,6 @@ def test_the_loss_against_a_slow_twin(norm: str) -> None:
     assert float(value.detach()) == pytest.approx(total / 7, rel=1e-9)
 
 
-def test_padding_does_not_enter_the_loss() -> None:
-    model = equipped().scratch()
-    x, y = torch.randn(4, 5, dtype=torch.float64), torch.tensor([0, 1, 2, 3])
-    mask = torch.tensor([1.0, 1.0, 0.0, 0.0], dtype=torch.float64)
-    other = torch.cat([x[:2], x[2:] * 100])
-    values = []
-    for inputs in (x, other):
-        torch.manual_seed(0)
-        values.append(float(SimpleRepresentation(0.1, 0.1, "squared")(model, Batch(inputs, y, mask), {}, {}).detach()))
-    assert values[0] == values[1]
-
-
 def test_the_net_keeps_body_and_head_and_predicts_from_the_mean() -> None:
     setup = small_setup(FedSr(), dtype=torch.float64)
     net = setup.equipped().net

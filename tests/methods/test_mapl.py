@@ -17,12 +17,10 @@ from fedkin.engines import LocalEngine, Setup
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation, Task
 from fedkin.flow import Fitted, Message
-from fedkin.learning.augment import Augment
-from fedkin.learning.losses import Batch
 from fedkin.learning.models import Mlp
 from fedkin.learning.net import Net, head_of
 from fedkin.methods import METHODS
-from fedkin.methods.mapl import CollaborationSettings, TwoViews, learned_graph, previous
+from fedkin.methods.mapl import CollaborationSettings, learned_graph, previous
 from fedkin.views import PeerView
 from methods.mapl_toys import KINDS, MAPL, PLUS, PROTOTYPES, Ran, ran, same_bits, setup_of, two_groups
 from methods.plain_loops import (
@@ -54,19 +52,6 @@ def test_equip_adds_projection_and_prototypes_and_keeps_body_and_head() -> None:
     assert MAPL().equip(net, Task(3, (5,)), 2).initial["projection.into.weight"].shape == (32, 4)
     again = MAPL(hidden=7).equip(net, Task(3, (5,)), 2)
     assert torch.equal(again.initial[PROTOTYPES], made.initial[PROTOTYPES])
-
-
-def test_padding_changes_no_term() -> None:
-    model = MAPL(hidden=7).equip(small_net(torch.float64), Task(3, (5,)), 2).scratch().train()
-    loss = TwoViews(
-        ce=1.0, cont=1.0, proto=1.0, uni=1.0, temperature=0.5, spread=0.5, form="paper", augment=Augment(on=False)
-    )
-    x = torch.randn(9, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    y = torch.tensor([0, 1, 2, 0, 1, 1, 0, 1, 2])
-    padded = Batch(x, y, torch.tensor([1.0] * 6 + [0.0] * 3))
-    torch.testing.assert_close(
-        loss(model, padded, {}, {}), loss(model, Batch(x[:6], y[:6], torch.ones(6), True), {}, {})
-    )
 
 
 # -- limits -------------------------------------------------------------------------------------------------------

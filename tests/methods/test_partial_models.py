@@ -6,14 +6,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import nn
 
 from fedkin.engines import LocalEngine, RecordingObserver
 from fedkin.federation import Task
 from fedkin.flow import ClientFlow, Message, phase
-from fedkin.learning import Batch, BodyHead
+from fedkin.learning import Batch
 from fedkin.learning.augment import Augment
 from fedkin.learning.models import Mlp, SmallPlain
 from fedkin.learning.net import Net
@@ -91,20 +89,6 @@ def test_two_views_differ_and_are_drawn_from_the_clients_key() -> None:
     assert value(Augment(), 1) == value(Augment(), 1)
     assert value(Augment(), 1) != value(Augment(), 2)
     assert value(Augment(on=False), 1) == value(Augment(on=False), 2)
-
-
-@given(st.integers(0, 2**32 - 1), st.integers(1, 5))
-def test_padding_changes_nothing(seed: int, padding: int) -> None:
-    draw = torch.Generator().manual_seed(seed)
-    model = BodyHead(torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.ReLU()), torch.nn.Linear(5, 4)).double()
-    x = torch.randn(6 + padding, 3, generator=draw, dtype=torch.float64)
-    y = torch.randint(4, (6 + padding,), generator=draw)
-    mask = torch.cat([torch.ones(6), torch.zeros(padding)]).double()
-    loss = ContrastedViews(0.3, 0.1, Augment(on=False))
-    extras = {"head": {name: model.params[name].detach() + 1 for name in HEAD}}
-    padded = loss(model, Batch(x, y, mask), extras, {})
-    whole = loss(model, Batch(x[:6], y[:6], mask[:6]), extras, {})
-    torch.testing.assert_close(padded, whole)
 
 
 def test_clients_predict_with_the_heads_they_trained_or_the_shared_one() -> None:

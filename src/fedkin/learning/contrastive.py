@@ -1,7 +1,7 @@
 """Contrastive losses: between samples, between samples and class prototypes, and between prototypes.
 
-Losses of samples are means over real samples (`mask` [n] is 1 for a sample, 0 for padding), and no function branches
-on data. Equations are those of MAPL. `form="released"` is what MAPL's released code computes, where that differs.
+Equations are those of MAPL. `form="released"` is what MAPL's released code computes, where that differs. They are used
+with random views, which are not stacked, so that a batch has no padding.
 """
 
 from __future__ import annotations
@@ -15,19 +15,15 @@ from torch.nn import functional as F
 Form = Literal["paper", "released"]
 
 
-def supervised_contrastive(
-    p: Tensor, y: Tensor, mask: Tensor, temperature: float = 0.1, form: Form = "paper"
-) -> Tensor:
-    """Bring samples of a class together, and others apart: p [n, d] (of any norm), y [n], mask [n].
+def supervised_contrastive(p: Tensor, y: Tensor, temperature: float = 0.1, form: Form = "paper") -> Tensor:
+    """Bring samples of a class together, and others apart: p [n, d] (of any norm), y [n].
 
     Let l_qr = log softmax over r != q of cos(p_q, p_r) / temperature (Khosla et al. 2020; MAPL, l_cont). The loss is
     the mean over q of minus the mean of l_qr over the other samples r of q's class; with "released" it is the mean over
     q of minus the log of the sum of exp(l_qr) over these r. Samples that are alone in their class are left out.
     """
     unit = F.normalize(p, dim=1)
-    itself = torch.eye(len(p), dtype=torch.bool, device=p.device)
-    real = mask > 0
-    pair = real[:, None] & real[None, :] & ~itself
+    pair = ~torch.eye(len(p), dtype=torch.bool, device=p.device)
     least = torch.finfo(p.dtype).min
     logits = (unit @ unit.T / temperature).masked_fill(~pair, least)
     log_share = logits - logits.logsumexp(1, keepdim=True)
@@ -42,16 +38,16 @@ def supervised_contrastive(
 
 
 def prototype_loss(
-    p: Tensor, y: Tensor, mask: Tensor, prototypes: Tensor, temperature: float = 0.1, form: Form = "paper"
-) -> Tensor:
-    """Bring each sample to its class prototype: p [n, d], y [n], mask [n], prototypes [K, d] (MAPL, l_proto).
+    p: Tensor, y: Tensor, prototypes: Tensor, temperature: float = 0.1, form: Form = "paper"
+) -> Tensor:  # fmt: skip
+    """Bring each sample to its class prototype: p [n, d], y [n], prototypes [K, d] (MAPL, l_proto).
 
     The loss is the cross-entropy of cos(p_q, xi_k) / temperature; with "released" of <p_q / |p_q|, xi_k>, without a
     temperature.
     """
     unit = F.normalize(p, dim=1)
     logits = unit @ prototypes.T if form == "released" else unit @ F.normalize(prototypes, dim=1).T / temperature
-    return (F.cross_entropy(logits, y, reduction="none") * mask).sum() / mask.sum()
+    return F.cross_entropy(logits, y, reduction="none").sum() / len(y)
 
 
 def uniformity_loss(prototypes: Tensor, temperature: float = 0.1, form: Form = "paper") -> Tensor:
@@ -71,7 +67,6 @@ class Projection(nn.Module):
     """Linear, batch normalisation, ReLU, Linear: from features [n, d] to projections [n, out].
 
     It is used in training only, so it always normalises by the statistics of the batch, and has no running statistics.
-    The statistics do not include padding (mask [n]; None: no padding).
     """
 
     def __init__(self, features: int, hidden: int, out: int) -> None:
@@ -79,14 +74,11 @@ class Projection(nn.Module):
         self.into, self.out = nn.Linear(features, hidden), nn.Linear(hidden, out)
         self.scale, self.shift = nn.Parameter(torch.ones(hidden)), nn.Parameter(torch.zeros(hidden))
 
-    def forward(self, z: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(self, z: Tensor) -> Tensor:
         """Return projections [n, out]."""
-        h = self.into(z)
-        weight = (torch.ones_like(h[:, :1]) if mask is None else mask[:, None].to(h.dtype)) / (
-            len(h) if mask is None else mask.sum()
-        )
-        centred = h - (weight * h).sum(0)
-        normal = centred * torch.rsqrt((weight * centred.square()).sum(0) + 1e-5)
+        h, share = self.into(z), 1 / len(z)
+        centred = h - (share * h).sum(0)
+        normal = centred * torch.rsqrt((share * centred.square()).sum(0) + 1e-5)
         projected: Tensor = self.out(F.relu(normal * self.scale + self.shift))
         return projected
 

@@ -1,6 +1,6 @@
-"""Losses: functions of (model, batch, extras, carry), which do not branch on data, so that they can be stacked.
+"""Losses: functions of (model, batch, extras, carry).
 
-A batch may be padded: `mask` is 1 for real samples and 0 for padding. Means over samples leave padding out.
+The batches of a `stackable` loss may be padded: `mask` is 1 for real samples and 0 for padding, which means leave out.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class ContrastedViews:
     def __call__(self, model: BodyHead, batch: Batch, extras: Tree, carry: Tree, /) -> Tensor:
         z = model.features(concatenated([self.augment(batch.x), self.augment(batch.x)]))
         entropy = F.cross_entropy(model.head(z[: len(batch.y)]), batch.y, reduction="none")
-        contrast = supervised_contrastive(z, batch.y.repeat(2), batch.mask.repeat(2), self.temperature)
+        contrast = supervised_contrastive(z, batch.y.repeat(2), self.temperature)
         squares = ((model.params[name] - start).square().sum() for name, start in extras["head"].items())
         away = sum(squares, z.new_zeros(()))
         return masked_mean(entropy, batch) + contrast + self.rho / 2 * away

@@ -34,7 +34,7 @@ from fedkin.graph.mixing import collaboration_weights, gradient_step, relative_s
 from fedkin.learning import contrastive
 from fedkin.learning.aggregate import Rule, aggregated
 from fedkin.learning.augment import Augment
-from fedkin.learning.losses import Batch, masked_mean
+from fedkin.learning.losses import Batch
 from fedkin.learning.net import BodyHead, Net, head_of
 from fedkin.methods.blocks.model_mixing import mixing_matrix
 from fedkin.methods.blocks.vectors import Array
@@ -324,24 +324,16 @@ class TwoViews:
 
     def __call__(self, model: BodyHead, batch: Batch, extras: Tree, carry: Tree, /) -> Tensor:
         # Line 2: two views of each sample. Lines 3 and 4: their features z and projections p.
-        twice = Batch(
-            self.augment(concatenated([batch.x, batch.x])),
-            torch.cat([batch.y, batch.y]), torch.cat([batch.mask, batch.mask]), batch.whole,
-        )  # fmt: skip
-        z = model.features(twice.x)
+        z, y = model.features(self.augment(concatenated([batch.x, batch.x]))), torch.cat([batch.y, batch.y])
         xi = model.params["prototypes.weight"]
         # Lines 5 and 6: the local loss l_ce + l_cont, Eq. 3. Line 8: the regulariser l_proto + l_uni, Eq. 4.
-        value = self.ce * masked_mean(F.cross_entropy(model.head(z), twice.y, reduction="none"), twice)
+        value = self.ce * F.cross_entropy(model.head(z), y, reduction="none").mean()
         if self.cont or self.proto:
-            p = cast(Any, model).projection(z, twice.mask)
+            p = cast(Any, model).projection(z)
             if self.cont:
-                value = value + self.cont * contrastive.supervised_contrastive(
-                    p, twice.y, twice.mask, self.temperature, self.form
-                )
+                value = value + self.cont * contrastive.supervised_contrastive(p, y, self.temperature, self.form)
             if self.proto:
-                value = value + self.proto * contrastive.prototype_loss(
-                    p, twice.y, twice.mask, xi, self.temperature, self.form
-                )
+                value = value + self.proto * contrastive.prototype_loss(p, y, xi, self.temperature, self.form)
         if self.uni:
             value = value + self.uni * contrastive.uniformity_loss(xi, self.spread, self.form)
         return value
