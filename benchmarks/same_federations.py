@@ -109,6 +109,11 @@ def series(rng: Any, clients: int = 15, n: int = 200, rho: float = 0.8) -> Feder
     return found
 
 
+def rare(rng: Any, sizes: Any, share: float) -> Federation:
+    """Return inputs, and events that are independent of them and rare."""
+    return [(rng.normal(size=(n, 3)), (rng.random(n) < share).astype(np.int64)) for n in sizes]
+
+
 def doubled(rng: Any, clients: int = 15, n: int = 60) -> Federation:
     """Return samples that all occur twice, in another order."""
     found = []
@@ -157,6 +162,9 @@ def iid_kinds(root: str | None) -> dict[str, Callable[[Any], Federation]]:
         "mixture with noise, 20 x 50": lambda r: mixture(r, [50] * 20),
         "time series, 15 x 200": series,
         "every sample twice, 15 x 120": doubled,
+        "rare events, 20 x 30 of 5 %": lambda r: rare(r, [30] * 20, 0.05),
+        "rare events, 20 x 100 of 3 %": lambda r: rare(r, [100] * 20, 0.03),
+        "rare events, 10 x 50 and 1 x 2000 of 2 %": lambda r: rare(r, [50] * 10 + [2000], 0.02),
     }
     if root is not None:
         kinds |= {

@@ -13,8 +13,20 @@ from scipy.cluster.hierarchy import linkage, to_tree
 
 from fedkin.errors import GraphError
 from fedkin.graph.moments import Moments
-from fedkin.graph.p_values import clump_p, interaction, null_p, outlier_p, same_p, split_p, top_p, two_means, ward
+from fedkin.graph.p_values import (
+    clump_p,
+    interaction,
+    null_p,
+    outlier_p,
+    same_p,
+    share_outlier_p,
+    split_p,
+    top_p,
+    two_means,
+    ward,
+)
 from fedkin.graph.signatures import repeats, serial
+from fedkin.graph.stacks import stacked
 
 SPECTRA = {"one": [1.0], "equal": [1.0] * 30, "falling": [1 / j for j in range(1, 40)], "spiked": [5.0] + [0.2] * 40}
 
@@ -276,3 +288,32 @@ def test_it_rejects_one_mean_no_more_often_than_it_says() -> None:
     # Three deviations of a binomial share above the level.
     for level in (0.05, 0.2):
         assert np.mean(found < level) < level + 3 * np.sqrt(level * (1 - level) / 400)
+
+
+# -- shares of classes ------------------------------------------------------------------------------------------------
+
+
+def test_the_outlier_among_shares_is_the_exact_test_of_two_classes() -> None:
+    """Fisher's exact test of each client against all others, one-sided, doubled, times the number of clients."""
+    events, n = np.array([0, 1, 9, 2, 0]), np.array([12, 30, 25, 40, 7])
+    tails = [
+        stats.fisher_exact(np.array([[e, m - e], [events.sum() - e, n.sum() - m - events.sum() + e]]), side).pvalue
+        for e, m in zip(events, n, strict=True) for side in ("less", "greater")
+    ]  # fmt: skip
+    shares = np.stack([events / n, 1 - events / n], axis=1)
+    assert share_outlier_p(shares, n) == pytest.approx(5 * 2 * min(tails))
+    assert share_outlier_p(shares[[2]], n[[2]]) == 1.0
+
+
+@pytest.mark.parametrize(("sizes", "share"), [([30] * 20, 0.05), ([50] * 10 + [2000], 0.02), ([100] * 20, 0.03)])
+def test_rare_classes_keep_the_level(sizes: list[int], share: float) -> None:
+    """With the tails of a chi-square, 1 to 2 % of these p-values are below .001."""
+    rng, found = np.random.default_rng(0), []
+    for _ in range(300):
+        moments = []
+        for n in sizes:
+            y = (rng.random(n) < share).astype(float)
+            moments.append(Moments.of(np.stack([y, 1 - y], axis=1)))
+        found.append(stacked(moments, shares=True).p(0.0, 0))
+    assert (np.array(found) < 0.001).sum() <= 2
+    assert (np.array(found) < 0.05).mean() < 0.1

@@ -123,6 +123,8 @@ def test_counts_of_clients() -> None:
     assert Training(clients_per_round=0.5).count(7) == 4
     assert Training(clients_per_round=0.01).count(7) == 1
     assert Training(clients_per_round=3).count(7) == 3
+    with pytest.raises(ValueError, match="a whole number"):  # one client, or all of them?
+        Training(clients_per_round=1.0)
     with pytest.raises(ConfigError, match=r"training\.clients_per_round: 8 clients a round, but the federation has 7"):
         Training(clients_per_round=8).count(7)
 

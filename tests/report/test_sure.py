@@ -253,6 +253,13 @@ def test_seeds_are_the_blocks_of_one_federation_and_clients_are_not() -> None:
     assert drawn.friedman == pytest.approx(stats.friedmanchisquare(*table).pvalue)
 
 
+def test_all_methods_that_share_the_best_rank_are_named() -> None:
+    runs = [one for one in made(1, 30) if one.method != "flt"]
+    best = max({one.method for one in runs}, key=LEVEL.__getitem__)
+    twins = [one._replace(method="twin") for one in runs if one.method == best]
+    assert present(ranking([*runs, *twins], higher=True)).line().startswith(f"best mean rank: {best} and twin, ")
+
+
 def test_federations_are_blocks_with_the_mean_over_their_seeds() -> None:
     runs = made(6, 3)
     found = present(ranking(runs, higher=True))

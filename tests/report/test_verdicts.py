@@ -213,7 +213,7 @@ def test_how_many_clients_the_tests_saw_is_said_on_the_page_and_the_terminal() -
     assert "tested" not in findings_text(two[1:])
 
 
-SHARES = "differ in how often each class occurs, not in what a class looks like"
+SHARES = "differ, but not clearly in what a class looks like"
 FOUND: list[tuple[list[Findings], str, str]] = [
     ([Findings({"same": 4}, p=0.104)], "4 groups", "within groups no difference is significant (smallest p 0.1)"),
     ([Findings({"same": 1})], "1 group", "within groups no difference is significant"),

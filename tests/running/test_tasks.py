@@ -271,6 +271,25 @@ def test_every_clients_figure_is_that_of_its_samples_and_reaches_records_tables_
     assert "wrong, mean over clients" in list(one_run(result).columns[0].cells)
 
 
+def test_a_gain_is_of_the_clients_that_both_methods_have_a_value_for(tmp_path: Path) -> None:
+    @fedkin.metric(higher=True)
+    def confident(outputs: Values, targets: Values) -> float | None:
+        """Undefined for most models that were not trained alone."""
+        share = float(outputs.max(1).mean())
+        return share if share > 1.57 else None
+
+    found = fedkin.compare(small_federation(), ["local", "fedavg"], metrics=[confident], **FEW, out=tmp_path / "c")
+    local, fedavg = (found[name][0].metrics["confident"] for name in ("local", "fedavg"))
+    pairs = [(fedavg[id], local[id]) for id in local]
+    both = [(one, two) for one, two in pairs if one is not None and two is not None]
+    assert 0 < len(both) < len([value for value in local.values() if value is not None])
+    expected = sum(one - two for one, two in both) / len(both)
+    assert found.rows[1]["metrics"]["confident"]["gain"] == pytest.approx(expected)
+    page = present(found.report).read_text()
+    known = sum(value is not None for value in fedavg.values())
+    assert f", over {known} of {len(fedavg)} clients)</td>" in page
+
+
 def test_every_evaluated_round_has_them_in_its_records(federation: Federation, tmp_path: Path) -> None:
     settings = {"evaluate_every": 2}
     some: dict[str, Any] = {"rounds": 3, "training": {"local_steps": 2, "lr": 0.1}, "metrics": [wrong]}

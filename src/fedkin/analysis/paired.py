@@ -20,7 +20,7 @@ Verdict: TypeAlias = Literal["gained", "hurt", "cannot be told apart", "too few"
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 # With fewer than 10 samples of a class, the AUC depends on single patients, and DeLong's interval of a high AUC misses
-# it clearly more often than its level says (3 events: 13 % instead of 5 %; 10 events: at most 9 %).
+# it clearly more often than its level says (3 events: 13 % instead of 5 %).
 LEAST_EVENTS = 10
 # McNemar's test finds a difference only if at least 4 samples are right for one model and wrong for the other: with
 # fewer than 8 samples, these are more than half.
@@ -104,7 +104,8 @@ def difference(metric_name: str, mine: Outcomes, theirs: Outcomes, level: float 
     """How much better `mine` is than `theirs` in a metric of `fedkin.tasks`, with a paired interval.
 
     accuracy            Tango's score interval (1998), which excludes 0 exactly if McNemar's test does
-    auc                 paired DeLong (1988); if its variance is 0, both intervals combined (Newcombe's square and add)
+    auc                 paired DeLong (1988) with Welch's degrees of freedom, for few events; if its variance is 0, both
+                        intervals combined (Newcombe's square and add)
     squared_error, dice   Student's interval of the samples' differences
 
     The interval holds for one client by itself: of 100 clients without any difference, 5 intervals are expected to
@@ -147,8 +148,8 @@ def p_value(metric_name: str, mine: Outcomes, theirs: Outcomes) -> float | None:
         here, there = _apart(mine.values, theirs.values)
         return 2 * float(special.ndtr(-abs(here - there) / math.sqrt(here + there)))
     if metric_name == "auc":
-        value, variance = _delong(mine, theirs)
-        return None if variance <= 0 else 2 * float(special.ndtr(-abs(value) / math.sqrt(variance)))
+        value, variance, freedom = _delong(mine, theirs)
+        return None if variance <= 0 else 2 * float(special.stdtr(freedom, -abs(value) / math.sqrt(variance)))
     if len(mine) < 2:
         return None
     return float(scipy.stats.ttest_rel(mine.values, theirs.values).pvalue)
@@ -254,22 +255,26 @@ def _root(of: Any, low: float, high: float) -> float:
     return float(scipy.optimize.bisect(of, low, high, xtol=1e-10))
 
 
-def _delong(mine: Outcomes, theirs: Outcomes) -> tuple[float, float]:
-    """The difference of the AUCs and its variance; the variance is 0 (unknown) if a class has only one sample."""
+def _delong(mine: Outcomes, theirs: Outcomes) -> tuple[float, float, float]:
+    """The difference of the AUCs, its variance and degrees of freedom; a variance of 0 is unknown."""
     (a_ones, a_zeros), (b_ones, b_zeros) = (components(one.values, one.labels) for one in (mine, theirs))
     ones, zeros = a_ones - b_ones, a_zeros - b_zeros
     if min(len(ones), len(zeros)) < 2:
-        return float(ones.mean()), 0.0
-    variance = float(ones.var(ddof=1) / len(ones) + zeros.var(ddof=1) / len(zeros))
-    return float(ones.mean()), variance if variance > 1e-18 else 0.0
+        return float(ones.mean()), 0.0, 0.0
+    parts = [(float(one.var(ddof=1) / len(one)), len(one) - 1) for one in (ones, zeros)]
+    variance = sum(part for part, _ in parts)
+    if variance <= 1e-18:
+        return float(ones.mean()), 0.0, 0.0
+    return float(ones.mean()), variance, variance**2 / sum(part**2 / freedom for part, freedom in parts)
 
 
 def _paired_auc(mine: Outcomes, theirs: Outcomes, level: float) -> Interval | None:
     if np.array_equal(mine.values, theirs.values):
         return Interval(0.0, 0.0)
-    value, variance = _delong(mine, theirs)
+    value, variance, freedom = _delong(mine, theirs)
+    normal(level)
     if variance > 0:
-        half = normal(level) * math.sqrt(variance)
+        half = float(special.stdtrit(freedom, (1 + level) / 2)) * math.sqrt(variance)
         return Interval(max(-1.0, value - half), min(1.0, value + half))
     a, b = (auc_interval(one.values, one.labels, level) for one in (mine, theirs))
     at, bt = figure("auc", mine), figure("auc", theirs)

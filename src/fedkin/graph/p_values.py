@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+import scipy.stats
 from scipy import special
 from scipy.cluster.hierarchy import DisjointSet
 
@@ -22,13 +23,15 @@ from fedkin.keys import rng as keyed
 _TOP_REPLICAS = 100
 
 
-def null_p(q: Any, df: float, traces: Any, residual: float = np.inf) -> Any:
+def null_p(q: Any, df: float, traces: Any, residual: float = np.inf, excess: Any = 0.0) -> Any:
     """P(Q >= q) for Q = sum_j lambda_j chi2_df, from traces = sum lambda, sum lambda^2, sum lambda^3.
 
     q: one number or an array. residual: degrees of freedom behind the traces, as those of the denominator in
     an F test. With f = q / (df t1) and T the estimate of t1, the p-value is P(Q - f df T >= 0) by the first three
     cumulants: df t1 (1 - f), 2 df t2 (1 + f^2 df / residual), 8 df t3 (1 - f^3 df^2 / residual^2) (Satterthwaite's
-    idea with one moment more). Exact when all lambda are equal and residual is infinite.
+    idea with one moment more). Exact when all lambda are equal and residual is infinite. excess [k]: for each client
+    by how much the variance of its term of Q is larger than normal samples have it, relative; the third cumulant is
+    then that of (X - r)^2 / r, where X is Poisson with mean r = 1 / (2 excess).
 
     >>> round(float(null_p(18.307, 10, [1, 1, 1])), 4)
     0.05
@@ -40,10 +43,13 @@ def null_p(q: Any, df: float, traces: Any, residual: float = np.inf) -> Any:
     if t1 <= 0:
         return np.where(q > 1e-9, 0.0, 1.0)[()]
     f = q / (df * t1)
-    k2 = 2 * df * t2 * (1 + f**2 * df / residual)
-    k3 = 8 * df * t3 * (1 - f**3 * (df / residual) ** 2)
+    excess = np.asarray(excess, dtype=float)
+    more2, more3 = np.mean(1 + excess), np.mean(1 + 5.5 * excess + 0.5 * excess**2)
+    k2 = 2 * df * t2 * more2 * (1 + f**2 * df / residual)
+    k3 = 8 * df * t3 * more3 * (1 - f**3 * (df / residual) ** 2)
     # A sum of chi-squares is never more skewed than one of them alone.
-    skew = np.clip(k3 / k2**1.5, -np.sqrt(8 / df), np.sqrt(8 / df))
+    most = np.sqrt(8 / df) * more3 / more2**1.5
+    skew = np.clip(k3 / k2**1.5, -most, most)
     return gamma_tail((q - df * t1) / np.sqrt(k2), skew)
 
 
@@ -55,11 +61,11 @@ def gamma_tail(z: Any, skew: float) -> Any:
     return np.where(sign > 0, special.gammaincc(shape, x), special.gammainc(shape, x))[()]
 
 
-def same_p(means: Any, n: Any, traces: Any, residual: float = np.inf) -> float:
+def same_p(means: Any, n: Any, traces: Any, residual: float = np.inf, excess: Any = 0.0) -> float:
     """p-value of "all clients have one mean".
 
-    means [k, D]. n [k]: samples behind each; 0 leaves a client out. traces: of the covariance of one sample, [3]. Has
-    power against departures in many directions.
+    means [k, D]. n [k]: samples behind each; 0 leaves a client out. traces: of the covariance of one sample, [3].
+    excess: as in `null_p`. Has power against departures in many directions.
 
     >>> import numpy as np
     >>> m = np.random.default_rng(0).normal(size=(8, 20)) / 10
@@ -69,7 +75,9 @@ def same_p(means: Any, n: Any, traces: Any, residual: float = np.inf) -> float:
     True
     """
     x, n = _centred(means, n)
-    return float(null_p((n * np.square(x).sum(axis=1)).sum(), len(n) - 1, traces, residual)) if len(n) > 1 else 1.0
+    if len(n) < 2:
+        return 1.0
+    return float(null_p((n * np.square(x).sum(axis=1)).sum(), len(n) - 1, traces, residual, excess))
 
 
 def outlier_p(means: Any, n: Any, traces: Any, residual: float = np.inf, own: Any = None) -> float:
@@ -94,6 +102,30 @@ def outlier_p(means: Any, n: Any, traces: Any, residual: float = np.inf, own: An
         wide = np.asarray(own, dtype=float)[have] / max(float(traces[0]), 1e-300)
         q = q / np.maximum(np.where(np.isfinite(wide), wide, 1.0), 1.0)
     return min(1.0, float(np.min(null_p(q, 1, traces, residual))) * len(n))
+
+
+def share_outlier_p(shares: Any, n: Any) -> float:
+    """As `outlier_p` for shares of classes [k, classes], exact also where classes are rare.
+
+    Of all N samples K are of a class. A client's number of them, among its n samples, is hypergeometric if it does not
+    differ from the others. The smallest two-sided p-value is corrected for clients and classes (Bonferroni).
+
+    >>> round(share_outlier_p([[0.0, 1.0], [0.0, 1.0], [0.5, 0.5]], [4, 4, 4]), 3)
+    0.818
+    """
+    shares, n = as_vectors(shares, "shares"), np.rint(as_vectors(n, "n", ndim=1)).astype(np.int64)
+    counts = np.rint(shares[n > 0] * n[n > 0, None]).astype(np.int64)
+    n = n[n > 0]
+    if len(n) < 2:
+        return 1.0
+    of_class = counts.sum(axis=0)
+    tails = [
+        scipy.stats.hypergeom.cdf(counts, n.sum(), of_class, n[:, None]),
+        scipy.stats.hypergeom.sf(counts - 1, n.sum(), of_class, n[:, None]),
+    ]
+    # Two classes have one number.
+    width = max(int((of_class > 0).sum()), 2)
+    return float(min(1.0, 2 * np.min(tails) * len(n) * (width if width > 2 else 1)))
 
 
 def top_p(means: Any, n: Any, traces: Any, seed: int = 0) -> float:
@@ -273,8 +305,8 @@ def split_p(means: Any, halves: Any, n: Any, traces: Any, residual: float = np.i
 
     means, halves [k, D]: as in Moments, so that means + halves and means - halves are of independent samples, each with
     covariance 2 S / n. n [k]: weights. traces: of S. The result is twice the smaller of the two p-values. Has power
-    against two groups that differ by little, because all their samples count together. 1 for fewer than four clients
-    that have halves.
+    against two groups that differ by little, because all their samples count together. 1 for fewer than four clients,
+    or without halves. Each client needs two samples.
 
     >>> import numpy as np
     >>> draw = np.random.default_rng(0)
@@ -286,9 +318,9 @@ def split_p(means: Any, halves: Any, n: Any, traces: Any, residual: float = np.i
     True
     """
     means, halves, n = as_vectors(means, "means"), as_vectors(halves, "halves"), as_vectors(n, "n", ndim=1)
-    have = (n > 0) & (np.square(halves).sum(axis=1) > 0)
-    means, halves, n = means[have], halves[have], n[have]
-    if len(n) < 4:
+    # Equal halves count too: without them, the halves of rare events would depend on each other.
+    means, halves, n = means[n > 0], halves[n > 0], n[n > 0]
+    if len(n) < 4 or not halves.any():
         return 1.0
     p_values = [1.0]
     for cut, other in ((means + halves, means - halves), (means - halves, means + halves)):

@@ -32,8 +32,8 @@ Group = TypeVar("Group", bound=Hashable)
 # Verdicts of groups.
 MEANINGS = {
     "same": "cannot be told apart: one model serves all",
-    "shares": "differ in how often each class occurs, not in what a class looks like: one model, with each "
-    "client's own class shares",
+    "shares": "differ, but not clearly in what a class looks like (mostly in how often it occurs): one model, with "
+    "each client's own class shares",
     "offsets": "each shifted by itself, with the same relation of inputs to targets: one model, with what "
     "removes a client's shift (own normalisation)",
     "alone": "differs from all others: trained alone",

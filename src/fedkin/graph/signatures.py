@@ -173,6 +173,8 @@ class Signature:
 
 # A class with fewer samples has no useful mean; leaving it out costs nothing.
 _FEWEST_OF_CLASS = 3
+# With fewer samples of other classes than the most common one, products with a class have too long tails.
+_FEWEST_OTHERS = 10
 # In deviations within clients.
 _FAR = 2.0
 
@@ -185,7 +187,8 @@ def sign(plan: Plan, x: Any, y: Any = None, *, ordered: bool = True) -> Signatur
     less; False if samples are in a random order or sorted by something.
 
     block x: mean of cos(Wx + b) sqrt(2 / F), random Fourier features (Rahimi and Recht 2007). block xy: the
-    covariance of Vx with a random sign per class. block y: shares of classes. cells: means of classes.
+    covariance of Vx with a random sign per class (empty if fewer than
+    10 samples are of other classes than the most common one). block y: shares of classes. cells: means of classes.
 
     >>> import numpy as np
     >>> from fedkin.graph import Spread
@@ -206,7 +209,8 @@ def sign(plan: Plan, x: Any, y: Any = None, *, ordered: bool = True) -> Signatur
     cells = None
     if y is not None:
         features = (x @ to_xy).astype(np.float64) * np.sqrt(2 / plan.features)
-        blocks["xy"] = _together(features, plan.signs(y), effect, plan)
+        alike = plan.target is None and len(y) - np.bincount(y).max(initial=0) < _FEWEST_OTHERS
+        blocks["xy"] = Moments.empty(to_xy.shape[1]) if alike else _together(features, plan.signs(y), effect, plan)
         blocks["y"] = Moments.of(plan.shares(y), effect=effect, seed=plan.seed)
         cells = _cells((x @ to_cells).astype(np.float64) / np.sqrt(plan.projections), kinds, effect, plan)
     return Signature(len(x), blocks, cells, plan.key, flags)

@@ -5,12 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from fedkin.graph._check import Array, Labels
 from fedkin.graph.moments import Moments, fields_of, pool
-from fedkin.graph.p_values import ClassClientFit, Interaction, interaction, outlier_p, same_p, split_p, top_p
+from fedkin.graph.p_values import (
+    ClassClientFit,
+    Interaction,
+    interaction,
+    outlier_p,
+    same_p,
+    share_outlier_p,
+    split_p,
+    top_p,
+)
 from fedkin.graph.signatures import Cells
 
 # -- one block of features of many clients -----------------------------------------------------------------------------
@@ -90,7 +100,7 @@ class Stack:
         return np.asarray(squares - 1 / n - 1 / n[:, None])
 
     def p(self, enough: float, seed: int) -> float:
-        """p-value of "all of these have one mean": the smallest of four tests, times four.
+        """p-value of "all of these have one mean": the smallest of four tests (of shares: three), times four.
 
         Testing stops once a p-value is below `enough`.
         """
@@ -103,15 +113,26 @@ class Stack:
             # No client varies at all: any difference beyond rounding is real.
             differ = np.abs(means - means[0]).max() > 4 * _ROUNDING * np.abs(means).max()
             return 0.0 if differ else 1.0
-        p = same_p(means, n, traces, free)
+        p = same_p(means, n, traces, free, self._excess(n, traces[1]))
         if _LOOKS * p >= enough:
-            own = None if self.shares else self.traces[have, 0]
-            p = min(p, outlier_p(means, n, traces, free, own))
-        if _LOOKS * p >= enough:
+            away = outlier_p(means, n, traces, free, None if self.shares else self.traces[have, 0])
+            # The tail of rare counts is wider than a chi-square's.
+            p = min(p, max(away, share_outlier_p(means, n)) if self.shares else away)
+        if _LOOKS * p >= enough and not self.shares:  # rare classes have longer tails than its null
             p = min(p, top_p(means, n, traces, seed))
         if _LOOKS * p >= enough:
-            p = min(p, split_p(means, self.halves[have], n, traces, free))
+            several = have & (self.free[:, 0] > 0)
+            p = min(p, split_p(self.means[several], self.halves[several], self.n[several], traces, free))
         return min(1.0, _LOOKS * p)
+
+    def _excess(self, n: Array, t2: float) -> Any:
+        """`excess` of `null_p` for shares of classes, which is large for rare classes; 0 for other features."""
+        if not self.shares:
+            return 0.0
+        p = self.n @ self.means / self.n.sum()
+        # The squared length of a sample about p is 1 - 2 p_c + |p|^2 if its class is c.
+        variance = 4 * float((p**3).sum() - np.square(p).sum() ** 2)
+        return np.maximum(variance / (2 * t2) - 1, 0) / n
 
 
 def stacked(moments: Sequence[Moments], *, shares: bool = False) -> Stack:

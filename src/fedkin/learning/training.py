@@ -80,10 +80,9 @@ class Training(Settings):
             raise ValueError("give local_steps or local_epochs, not both")
         if self.batch_size != "all" and self.batch_size < 1:
             raise ValueError('batch_size must be at least 1, or "all"')
-        if self.clients_per_round != "all" and (
-            self.clients_per_round <= 0 or (self.clients_per_round > 1 and self.clients_per_round % 1)
-        ):
-            raise ValueError('clients_per_round must be a whole number, a fraction below 1, or "all"')
+        share = isinstance(self.clients_per_round, float)
+        if self.clients_per_round != "all" and (self.clients_per_round <= 0 or (share and self.clients_per_round >= 1)):
+            raise ValueError('clients_per_round must be a whole number (5, not 5.0), a fraction below 1, or "all"')
         if (self.schedule == "step") != (self.step_every is not None):
             raise ValueError('give step_every, a number of rounds, with schedule = "step", and with no other')
         if not all(0 <= beta < 1 for beta in self.betas):

@@ -169,7 +169,10 @@ def figures_over_seeds(figures: Sequence[Mapping[str, float | None]]) -> dict[st
 
 
 def _further_metrics(by_seed: Mapping[int, Result], local: Mapping[int, Result] | None) -> dict[str, Any]:
-    """Return each further metric that all runs have: mean and spread over seeds, and the gain over Local."""
+    """Return each further metric that all runs have: mean and spread over seeds, and the gain over Local.
+
+    The gain is that of the clients that have a value in both runs.
+    """
     runs = list(by_seed.values())
     rows: dict[str, Any] = {}
     for name, facts in (runs[0].summary.get("metrics") or {}).items():
@@ -177,10 +180,18 @@ def _further_metrics(by_seed: Mapping[int, Result], local: Mapping[int, Result] 
         if pair is None:
             continue
         rows[name] = {"mean": pair[0], "sd": pair[1]}
-        alone = None if local is None else mean_and_sd([_metric_mean(local[seed], name) for seed in by_seed])
-        if alone is not None:
-            rows[name]["gain"] = (1 if facts["higher"] else -1) * (pair[0] - alone[0])
+        gains = [] if local is None else [_metric_gain(run, local[seed], name) for seed, run in by_seed.items()]
+        if gain := mean_and_sd(gains):
+            rows[name]["gain"] = gain[0] if facts["higher"] else -gain[0]
     return {"metrics": rows} if rows else {}
+
+
+def _metric_gain(run: Result, other: Result, name: str) -> float | None:
+    pairs = [
+        (value, other.metrics[name].get(id)) for id, value in run.metrics[name].items() if id not in run.unseen
+    ]  # fmt: skip
+    differences = [one - two for one, two in pairs if one is not None and two is not None]
+    return statistics.fmean(differences) if differences else None
 
 
 def _metric_mean(run: Result, name: str) -> float | None:

@@ -84,11 +84,14 @@ class Ranking(NamedTuple):
             return self.why
         if diagram.friedman is None or diagram.friedman > ALPHA:
             return tests_text(diagram)
-        best = diagram.methods[0]
-        near = [name for name in next((group for group in diagram.groups if best in group), ()) if name != best]
-        apart = f"not told apart from it: {first_few(near, 3)}" if near else "told apart from all others"
+        best = [name for name, rank in zip(diagram.methods, diagram.ranks, strict=True) if rank == diagram.ranks[0]]
+        near = [name for name in next((group for group in diagram.groups if best[0] in group), ()) if name not in best]
+        them = "it" if len(best) == 1 else "them"
+        apart = f"not told apart from {them}: {first_few(near, 3)}" if near else "told apart from all others"
         pairs = math.comb(len(diagram.methods), 2)
-        return f"best mean rank: {best}, {apart} (Nemenyi, alpha = {ALPHA:g}, corrected for {pairs} pairs)"
+        return (
+            f"best mean rank: {' and '.join(best)}, {apart} (Nemenyi, alpha = {ALPHA:g}, corrected for {pairs} pairs)"
+        )
 
 
 def tests_text(diagram: Diagram) -> str:

@@ -267,4 +267,7 @@ def _mean_and_worst(runs: Sequence[Mapping[str, Any]], name: str) -> str:
     means = [metric["mean"] for metric in known]
     spread = f" ± {half_interval(means):.3f}" if len(means) > 1 else ""
     worst = statistics.fmean(metric["worst10"] for metric in known)
-    return f"{statistics.fmean(means):.3f}{spread} (worst 10 %: {worst:.3f})"
+    counts = sorted({(metric["clients"], metric["clients"] + metric["left_out"]) for metric in known})
+    fewer = [f"{clients} of {every}" for clients, every in counts if clients < every]
+    over = f", over {', '.join(fewer)} clients" if fewer else ""
+    return f"{statistics.fmean(means):.3f}{spread} (worst 10 %: {worst:.3f}{over})"

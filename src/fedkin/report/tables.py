@@ -203,7 +203,8 @@ def left_out(results: Mapping[str, Mapping[str, Mapping[int, Result]]]) -> Table
     rows = [_left_out_row(method, [of_group[method].values() for of_group in results.values()]) for method in methods]
     table = _figure_table(["method", *results, "mean"], rows)
     table.title = f"test {next(iter(by_seed.values())).metric.title} of unseen clients, by the group left out"
-    table.caption = f"mean over clients, then over seeds {', '.join(map(str, sorted(by_seed)))}"
+    untrained = "; local: the untrained initial model" if "local" in methods else ""
+    table.caption = f"mean over clients, then over seeds {', '.join(map(str, sorted(by_seed)))}{untrained}"
     return table
 
 

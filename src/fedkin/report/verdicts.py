@@ -23,7 +23,7 @@ _MEANINGS = MEANINGS | {_NEAR: "differ, but by too little to pay for the samples
 _INSIDE = {
     "same": "no difference is significant",
     _NEAR: "clients differ too little for separate models to be better",
-    "shares": "clients differ in how often each class occurs, not in what a class looks like",
+    "shares": "clients differ, but not clearly in what a class looks like",
     "offsets": "each client's inputs have a shift of their own",
 }
 
