@@ -64,8 +64,8 @@ def read_csv(
 
     The delimiter is that of a first line `sep=;`, or the one of comma, ";", tab and "|" that the first line has most
     often, and the second as often. names: columns of names, which stay texts: "01" is not "1". coded: columns of
-    categories, which stay texts if one of their numbers has an insignificant zero ("007", "1.50"). untyped: columns
-    that stay texts.
+    categories, which stay texts unless all their numbers are spelt as usual (not "007", "1.50", "1E2"). untyped:
+    columns that stay texts.
 
     Raises OSError, ValueError and pyarrow's errors.
     """
