@@ -117,7 +117,8 @@ def test_a_group_whose_model_nobody_should_use_is_not_recommended(found: Advice)
     clients = tuple(replace(one, takes=one.id == "ann") for one in found.clients)
     one = replace(found, clients=clients, shape=found.shape.trained_for({"ann"}))
     assert one.groups == (("ann", "cleo", "eve"),)
-    assert "rain 1 group: ann, cleo and eve together; gus alone; bob, dan and fay alone, as sharing" in one.sentence
+    said = "rain 1 group: ann, cleo and eve together, used by ann only; gus alone; bob, dan and fay alone, as sharing"
+    assert said in one.sentence
     assert "cleo and eve train with their group, but use local models (no sure gain)" in one.sentence
     assert one["cleo"].advice.startswith("use a local model: ")
 
