@@ -117,7 +117,8 @@ def test_a_group_whose_model_nobody_should_use_is_not_recommended(found: Advice)
     clients = tuple(replace(one, takes=one.id == "ann") for one in found.clients)
     one = replace(found, clients=clients, shape=found.shape.trained_for({"ann"}))
     assert one.groups == (("ann", "cleo", "eve"),)
-    assert "rain 1 group: ann, cleo and eve together; gus alone; bob, dan and fay alone, as sharing" in one.sentence
+    said = "rain 1 group: ann, cleo and eve together, used by ann only; gus alone; bob, dan and fay alone, as sharing"
+    assert said in one.sentence
     assert "cleo and eve train with their group, but use local models (no sure gain)" in one.sentence
     assert one["cleo"].advice.startswith("use a local model: ")
 
@@ -208,8 +209,35 @@ def test_without_enough_events_there_is_no_advice() -> None:
 def test_a_client_without_advice_lacks_samples_or_units() -> None:
     one, two = federation({"a": (A, 90), "b": (A, 1)}), federation({"a": (A, 90), "b": (A, 60)})
     assert re.fullmatch(r"[01] (non-)?events?", _judgeable(one, Plan(folds=3), 0, {}).unknown["b"])
-    rows = {"b": RowFacts(np.zeros(60, np.int64))}
-    assert _judgeable(two, Plan(folds=3), 0, rows).unknown == {"b": "too few groups of rows that belong together"}
+    rows = {"b": RowFacts(np.arange(60) // 10)}
+    assert re.fullmatch(r"\d units? with(out)? an event", _judgeable(two, Plan(folds=3), 0, rows).unknown["b"])
+    classes = federation({"a": (A, 90), "b": (A, 60)}, "classification")
+    # Some rows of the earliest unit are among the latest 25 %, so none is left to train on.
+    rows = {"b": RowFacts(np.maximum(np.arange(60) - 52, 0), np.arange(60.0))}
+    found = _judgeable(classes, Plan(folds=3), 0, rows)
+    assert found.unknown == {"b": "too few groups of rows that belong together"}
+    assert found.has == {"a": "90 samples", "b": "8 units"}
+
+
+def test_intervals_count_units_of_rows_that_belong_together() -> None:
+    rng = np.random.default_rng(0)
+    clients = []
+    for id in "abcd":
+        x, y = rng.normal(size=(40, 4)).astype(np.float32), rng.permutation(40) % 2
+        rows = np.repeat(np.arange(40), 8)
+        samples = Samples(torch.from_numpy(x[rows]), torch.from_numpy(y[rows]))
+        clients.append(Client(id, samples, samples))
+    made = Federation(clients, Task(2, (4,), "risk"), "flips")
+    by_unit, by_row = (
+        advise(made, BENCH, QUICK, rows={id: RowFacts(each, tested=each) for id in made})
+        for each in (rows, np.arange(320))
+    )
+    assert by_unit["a"].has == "20 units with an event"
+    for id in made:
+        one, other = present(by_unit[id].whole), present(by_row[id].whole)
+        assert one.deviation > 2 * other.deviation
+        test, by_rows = present(by_unit[id].test), present(by_row[id].test)
+        assert present(test.high) - present(test.low) > 1.5 * (present(by_rows.high) - present(by_rows.low))
 
 
 def test_segmentation_is_refused() -> None:

@@ -17,6 +17,7 @@ from fedkin.advice.choice import (
     SURELY,
     Estimate,
     Judged,
+    Labels,
     Marks,
     Option,
     Trials,
@@ -30,6 +31,7 @@ from fedkin.advice.work import RowFacts, folds_of
 from fedkin.analysis.paired import Outcomes, difference
 from fedkin.federation import Samples, Task
 from fedkin.learning.metrics import roc_auc
+from fedkin.tasks import Kind
 from support import present
 
 RISK = Task(2, (3,), "risk")
@@ -67,6 +69,40 @@ def test_folds_are_judged_by_themselves() -> None:
     assert min(apart) < gain.value < max(apart)
 
 
+@pytest.mark.parametrize("kind", ["classification", "risk", "regression"])
+def test_equal_rows_of_a_unit_count_once(kind: Kind) -> None:
+    rng = np.random.default_rng(0)
+    labels = np.arange(40) % 2
+    values = rng.integers(0, 2, (2, 2, 40)).astype(np.float64)  # [models, folds, samples]
+
+    def gain(rows: Labels, units: Labels | None) -> Estimate:
+        marks = [
+            [present(marks_of(Outcomes(kind, each[rows], labels[rows] if kind == "risk" else None), units=units))
+             for each in folds]
+            for folds in values
+        ]  # fmt: skip
+        return present(gain_over(*marks))
+
+    often = np.repeat(np.arange(40), 8)
+    assert gain(often, often) == pytest.approx(gain(np.arange(40), None))
+    assert gain(often, None).variance < gain(often, often).variance / 4
+
+
+def test_the_variance_is_that_of_units_also_with_events_and_others_in_one_unit() -> None:
+    rng = np.random.default_rng(1)
+    units = np.repeat(np.arange(60), 4)
+    found = []
+    for _ in range(300):
+        labels = rng.integers(0, 2, 240)
+        folds = [
+            Outcomes("risk", labels + 2 * rng.normal(size=60)[units] + 0.5 * rng.normal(size=240), labels)
+            for _ in range(2)
+        ]
+        mine, theirs = (present(marks_of(each, units=units)) for each in folds)
+        found.append(present(gain_over([mine], [theirs])))
+    assert np.mean([one.variance for one in found]) == pytest.approx(np.var([one.value for one in found]), rel=0.2)
+
+
 def test_models_that_never_differ_are_not_known_to_be_equal() -> None:
     same = Outcomes("classification", np.ones(20))
     gain = gain_of((same, same))
@@ -85,6 +121,13 @@ def test_events_are_counted_on_the_rarer_side() -> None:
     assert enough_for_verdict(RISK, torch.tensor([1] * 9 + [0] * 50)) == (False, "9 events")
     assert enough_for_verdict(RISK, torch.tensor([1] * 50 + [0])) == (False, "1 non-event")
     assert enough_for_verdict(RISK, torch.tensor([1] * 10 + [0] * 10)) == (True, "10 events")
+
+
+def test_a_unit_with_any_event_is_one_event() -> None:
+    labels, units = torch.tensor([1, 0, 1, 0] * 9 + [0, 0] * 20), np.repeat(np.arange(29), [4] * 9 + [2] * 20)
+    assert enough_for_verdict(RISK, labels, units) == (False, "9 units with an event")
+    assert enough_for_verdict(RISK, 1 - labels, units) == (False, "0 units without an event")
+    assert enough_for_verdict(Task(2, (3,)), labels[:8], units[:8]) == (False, "2 units")
 
 
 @pytest.mark.slow

@@ -35,6 +35,19 @@ def played(game: Game, *groups: str) -> PartnerValues:
     return worth_of(marks, {id: frozenset(group) for group in groups for id in group})
 
 
+def test_samples_of_one_unit_count_once() -> None:
+    coalitions = [frozenset(each) for each in ("a", "b", "ab")]
+
+    def found(times: int) -> Estimate:
+        units = np.repeat(np.arange(6), times)
+        one = {
+            each: Marks("regression", (units.astype(np.float64) ** len(each),), units=(units,)) for each in coalitions
+        }
+        return worth_of({id: [one] for id in "ab"}, dict.fromkeys("ab", frozenset("ab"))).adds["a"]["b"]
+
+    assert found(8) == pytest.approx(found(1))
+
+
 def rough(id: str, coalition: Coalition) -> float:
     """A game without any order in it."""
     return float(rng(0, id, *sorted(coalition)).normal())

@@ -138,6 +138,36 @@ def test_the_order_of_dates_and_what_is_missing_can_be_said(tmp_path: Path, date
     assert table.column("z").to_pylist() == [1.5, None]
 
 
+@pytest.mark.parametrize(("dates", "value"), [("D/M/Y", "31/01/26"), ("M/D/Y", "1/31/026"), ("D.M.Y", "31.1.26")])
+def test_a_year_of_fewer_than_four_digits_is_refused(tmp_path: Path, dates: str, value: str) -> None:
+    written, values = CsvFormat(dates=dates), [value.replace("26", "2026").replace("020", "20"), value]
+    said = f"column 'x': the year of '{value}' in row 2 has fewer than four digits; write four, or name the column in"
+    with pytest.raises(Refused, match=re.escape(said)):
+        read(tmp_path, written=written, x=values)
+    assert read(tmp_path, written=written, x=values, coded=["x"]).column("x").to_pylist() == values
+
+
+@pytest.mark.parametrize(
+    ("values", "kept"),
+    [
+        (["1E2", "100", "2E1", "20"], True), (["1.50", "1.5"], True), (["007", "7"], True), (["+5", "5"], True),
+        (["1", "true"], True), (["0x10", "0x1F"], True), (["7.0", "7"], False), (["True", "false"], False),
+        (["-0.25", "1000000"], False), (["1.5", ""], False),
+    ],
+)  # fmt: skip
+def test_codes_are_numbers_only_if_all_are_spelt_as_numbers_usually_are(
+    tmp_path: Path, values: list[str], kept: bool
+) -> None:
+    column = read(tmp_path, coded=["x"], x=values).column("x")
+    assert (column.type == pa.string()) is kept
+    assert not kept or column.to_pylist() == values
+
+
+@pytest.mark.parametrize("values", [["0x10", "0x1F"], ["0XA", "5"], [" 0x10", "7"]])
+def test_hexadecimal_texts_are_no_numbers(tmp_path: Path, values: list[str]) -> None:
+    assert read(tmp_path, x=values).column("x").to_pylist() == values
+
+
 def test_numbers_beside_a_few_texts_stay_texts_and_it_is_said(tmp_path: Path) -> None:
     table = read(tmp_path, x=["65", "71", "> 89", "80"])
     assert table.column("x").type == pa.string()

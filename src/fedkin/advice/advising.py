@@ -11,7 +11,17 @@ from typing import Any
 import numpy as np
 
 from fedkin.advice.candidates import CANDIDATES, HEADS, Shape, shapes_of
-from fedkin.advice.choice import LEVEL, Judged, Marked, Marks, Option, Trials, enough_for_verdict, outcomes_of
+from fedkin.advice.choice import (
+    Judged,
+    Labels,
+    Marked,
+    Marks,
+    Option,
+    Trials,
+    difference_of,
+    enough_for_verdict,
+    outcomes_of,
+)
 from fedkin.advice.partners import MOST, PartnerValues, coalition_shapes, coalitions_of, worth_of
 from fedkin.advice.result import Advice, OfClient
 from fedkin.advice.work import (
@@ -26,7 +36,7 @@ from fedkin.advice.work import (
     trained,
     tried_parts,
 )  # fmt: skip
-from fedkin.analysis.paired import Difference, difference
+from fedkin.analysis.paired import Difference
 from fedkin.errors import ConfigError, DataError, RunError
 from fedkin.federation import Federation
 from fedkin.federation.samples import hash_of
@@ -117,12 +127,15 @@ class _Judgeable:
     """Clients with enough samples, under names derived from their content.
 
     Thus the advice depends neither on client ids nor on the other clients. ids: {name: client id}. folds: by name.
-    unknown: {client id: what it has} for clients with too few samples.
+    unknown: {client id: what it has} for clients with too few samples. has: {client id: its samples, or events}.
+    tested: {client id: the unit of each test sample}, if some belong together.
     """
 
     ids: Mapping[str, str]
     folds: Mapping[str, Folds]
     unknown: Mapping[str, str]
+    has: Mapping[str, str]
+    tested: Mapping[str, Labels]
 
     def renamed(self, federation: Federation) -> Federation:
         """These clients without their test samples."""
@@ -134,21 +147,24 @@ class _Judgeable:
 
 
 def _judgeable(federation: Federation, plan: Plan, seed: int, rows: Mapping[str, RowFacts]) -> _Judgeable:
-    ids, folds, unknown = dict[str, str](), dict[str, Folds](), dict[str, str]()
+    ids, folds, unknown, all_has = dict[str, str](), dict[str, Folds](), dict[str, str](), dict[str, str]()
     for id in federation.seen:
         client = federation[id]
         name = hash_of(client.train).hex()[:16]
         while name in ids:
             name = blake2b(name.encode(), digest_size=8).hexdigest()
         dealt = folds_of(client.train, federation.task, plan.folds, name, seed, rows.get(id))
-        enough, has = enough_for_verdict(federation.task, client.train.labels()[np.flatnonzero(dealt.fold >= 0)])
+        labels, units, held = client.train.labels(), dealt.units, np.flatnonzero(dealt.fold >= 0)
+        _, all_has[id] = enough_for_verdict(federation.task, labels, units)
+        enough, has = enough_for_verdict(federation.task, labels[held], None if units is None else units[held])
         trains = all(len(dealt.trained(split)) for split in range(dealt.splits))
         if enough and trains:
             ids[name], folds[name] = id, dealt
         else:
             late = f" in the latest {LATEST:.0%} of its rows" if dealt.by_time else ""
             unknown[id] = "too few groups of rows that belong together" if enough else has + late
-    return _Judgeable(ids, folds, unknown)
+    tested = {id: each.tested for id, each in rows.items() if each.tested is not None}
+    return _Judgeable(ids, folds, unknown, all_has, tested)
 
 
 def _check_enough(judgeable: _Judgeable, clients: int) -> None:
@@ -333,11 +349,11 @@ def _advice(
             outcomes_of(task, infer(net, module, run.models[id], "logits", test), test.labels())
             for run in (shared, alone)
         )
-        return difference(task.metric.name, mine, local, LEVEL)
+        return difference_of(task, mine, local, judgeable.tested.get(id))
 
     clients = tuple(
         OfClient(
-            id, client.size, enough_for_verdict(task, client.train.labels())[1], judgeable.unknown.get(id),
+            id, client.size, judgeable.has[id], judgeable.unknown.get(id),
             shape.partners(id), id in takes, gains.get(id), judged.whole.get(id), on_test_samples(id),
         ) for id, client in seen.items()
     )  # fmt: skip

@@ -20,12 +20,13 @@ from torch import Tensor
 
 from fedkin.advice.candidates import HEADS
 from fedkin.analysis.intervals import components, normal
-from fedkin.analysis.paired import Outcomes, enough
+from fedkin.analysis.paired import Difference, Outcomes, difference, enough
 from fedkin.learning.losses import per_sample
 from fedkin.methods.kin import surely_better
 from fedkin.tasks import Task
 
 Values = npt.NDArray[np.float64]
+Labels = npt.NDArray[np.int64]
 # How a candidate is trained: (number of the learning rate, number of the client's model). Model 0 is the shared one,
 # each other one has a head of the client's own.
 Option = tuple[int, int]
@@ -90,11 +91,13 @@ class Marks(NamedTuple):
     """The numbers of a fold whose means are a model's metric, for one kind of task; higher is better.
 
     sides: the numbers of all samples; in a risk task, those of events and those of non-events. loss: the mean loss.
+    units: for each side the unit of each number, if some samples belong together; None: each is independent.
     """
 
     kind: str
     sides: tuple[Values, ...]
     loss: float = math.nan
+    units: tuple[Labels, ...] | None = None
 
 
 # The marks of a candidate's models by option and id, one for each fold (None: unknown).
@@ -119,37 +122,46 @@ def losses_of(task: Task, outputs: Tensor, targets: Tensor) -> Values:
     return torch.nan_to_num(losses, _DIVERGED, _DIVERGED).clamp_max(_DIVERGED).numpy()
 
 
-def enough_for_verdict(task: Task, targets: Tensor) -> tuple[bool, str]:
-    """Whether these validation samples are enough for a verdict (`fedkin.analysis.paired.enough`), and their number."""
-    n = len(targets)
+def enough_for_verdict(task: Task, targets: Tensor, units: Labels | None = None) -> tuple[bool, str]:
+    """Whether these validation samples are enough for a verdict (`fedkin.analysis.paired.enough`), and their number.
+
+    units: the unit of each sample; each unit counts once, as an event if any of its samples is one.
+    """
+    n = len(targets) if units is None else len(np.unique(units))
+    one = "sample" if units is None else "unit"
     if task.kind != "risk":
-        return enough(n), f"{n} sample{'s' * (n != 1)}"
-    events = int((targets == 1).sum())
-    rarer, word = (events, "event") if events <= n - events else (n - events, "non-event")
-    return enough(n, events), f"{rarer} {word}{'s' * (rarer != 1)}"
+        return enough(n), f"{n} {one}{'s' * (n != 1)}"
+    event = (targets == 1).numpy()
+    events = int(event.sum()) if units is None else len(np.unique(units[event]))
+    rarer, word, which = (events, "event", "with") if events <= n - events else (n - events, "non-event", "without")
+    many = "s" * (rarer != 1)
+    return enough(n, events), f"{rarer} {word}{many}" if units is None else f"{rarer} unit{many} {which} an event"
 
 
-def marks_of(outcomes: Outcomes, loss: float = math.nan) -> Marks | None:
+def marks_of(outcomes: Outcomes, loss: float = math.nan, units: Labels | None = None) -> Marks | None:
     """Turn a fold's outcomes into numbers whose mean is the model's metric; higher is better. loss: its mean loss.
 
     One number for each sample; in a risk task one for each event and one for each non-event, and both means are the AUC
-    (DeLong's components). None if the samples do not determine the metric.
+    (DeLong's components). None if the samples do not determine the metric. units: the unit of each sample.
     """
     if outcomes.kind == "risk":
         labels = outcomes.labels
         if labels is None or not 0 < labels.sum() < len(labels):
             return None
-        return Marks("risk", components(outcomes.values, labels), loss)
+        by_side = None if units is None else (units[labels == 1], units[labels == 0])
+        return Marks("risk", components(outcomes.values, labels), loss, by_side)
     if not len(outcomes):
         return None
-    return Marks(outcomes.kind, (-outcomes.values if outcomes.kind == "regression" else outcomes.values,), loss)
+    sides = (-outcomes.values if outcomes.kind == "regression" else outcomes.values,)
+    return Marks(outcomes.kind, sides, loss, None if units is None else (units,))
 
 
 def gain_over(mine: Sequence[Marks], theirs: Sequence[Marks]) -> Estimate | None:
     """The gain over several folds; each fold is judged by itself, because models of two folds have different scales.
 
     A fold's weight is its number of samples, or in a risk task that of its pairs of an event and a non-event. The
-    variance within folds is estimated from all folds together. None if these samples do not determine it.
+    variance within folds is estimated from all folds together; samples of one unit are not independent, so deviations
+    are summed within units (cluster-robust; Obuchowski, Biometrics 1997). None if these samples do not determine it.
     """
     parts = [
         tuple(a - b for a, b in zip(one.sides, other.sides, strict=True))
@@ -160,13 +172,25 @@ def gain_over(mine: Sequence[Marks], theirs: Sequence[Marks]) -> Estimate | None
     weight = np.array([_weight(part) for part in parts])
     weight = weight / weight.sum()
     value = sum(w * float(np.mean([side.mean() for side in part])) for w, part in zip(weight, parts, strict=True))
-    variance = _variance_within(parts, weight)
+    units = [one.units for one in mine if one.units is not None]
+    variance = _variance_of_units(parts, weight, units) if units else _variance_within(parts, weight)
     if variance is None:
         return None
     if mine[0].kind == "classification":
         # Two models that agree on n samples may differ on the next one: as if one more sample were right for only one.
-        variance += 1 / sum(len(part[0]) for part in parts) ** 2
+        n = _counts(units)[0] if units else sum(len(part[0]) for part in parts)
+        variance += 1 / n**2
     return Estimate(float(value), float(variance))
+
+
+def difference_of(task: Task, mine: Outcomes, theirs: Outcomes, units: Labels | None) -> Difference:
+    """How much better one model is than another on test samples, with an interval; units: the unit of each sample."""
+    found = difference(task.metric.name, mine, theirs, LEVEL)
+    one, other = (marks_of(each, units=units) for each in (mine, theirs))
+    if units is None or one is None or other is None:
+        return found
+    gain = gain_over([one], [other])
+    return found._replace(low=None, high=None) if gain is None else found._replace(low=gain.low, high=gain.high)
 
 
 def _variance_within(parts: Sequence[tuple[Values, ...]], weight: Values) -> float | None:
@@ -179,6 +203,27 @@ def _variance_within(parts: Sequence[tuple[Values, ...]], weight: Values) -> flo
         spread = sum(float(np.square(side - side.mean()).sum()) for side in sides) / free
         variance += sum(w * w * spread / len(side) for w, side in zip(weight, sides, strict=True))
     return variance
+
+
+def _variance_of_units(
+    parts: Sequence[tuple[Values, ...]], weight: Values, units: Sequence[tuple[Labels, ...]]
+) -> float | None:
+    """As `_variance_within`, from the spread over units; a unit with numbers on both sides counts once."""
+    counts = _counts(units)
+    if min(counts) <= len(parts):
+        return None
+    factors = [math.sqrt(n / (n - len(parts))) for n in counts]
+    variance = 0.0
+    for w, sides, its in zip(weight, parts, units, strict=True):
+        influence = [w * factor * (side - side.mean()) / len(side) for factor, side in zip(factors, sides, strict=True)]
+        of_unit = np.unique(np.concatenate(its), return_inverse=True)[1]
+        variance += float(np.square(np.bincount(of_unit, np.concatenate(influence))).sum())
+    return variance
+
+
+def _counts(units: Sequence[tuple[Labels, ...]]) -> list[int]:
+    """The number of units on each side; no unit is in two folds."""
+    return [sum(len(np.unique(each)) for each in side) for side in zip(*units, strict=True)]
 
 
 def _weight(part: tuple[Values, ...]) -> float:

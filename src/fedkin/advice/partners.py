@@ -149,6 +149,7 @@ class _Folds:
             [np.stack(side) for side in zip(*(fold[coalition].sides for coalition in self.number), strict=True)]
             for fold in folds
         ]
+        self.units = [next(iter(fold.values())).units for fold in folds]
         self.kind = next((one.kind for fold in folds for one in fold.values()), "")
         self.determined = bool(folds) and self._sum(np.zeros(len(self.number))) is not None
 
@@ -178,7 +179,10 @@ class _Folds:
 
     def _sum(self, weights: Array) -> Estimate | None:
         """The mean over samples of the models' weighted sum, and its variance; None if not determined."""
-        sums = [Marks(self.kind, tuple(weights @ side for side in sides)) for sides in self.stacks]
+        sums = [
+            Marks(self.kind, tuple(weights @ side for side in sides), units=units)
+            for sides, units in zip(self.stacks, self.units, strict=True)
+        ]
         zeros = [Marks(self.kind, tuple(np.zeros_like(side) for side in one.sides)) for one in sums]
         return gain_over(sums, zeros)
 

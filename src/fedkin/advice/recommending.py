@@ -186,7 +186,7 @@ def without_column(experiment: Experiment, together: str | None, data_root: Path
 def rows_of(
     experiment: Experiment, federation: Federation, data_root: Path, together: str | None
 ) -> Mapping[str, RowFacts]:
-    """Facts about each client's training samples: which have the same value in column `together`, and their times.
+    """Facts about each client's samples: which have the same value in column `together`, and times.
 
     Raises ConfigError if the data are no table of the clients' own rows.
     """
@@ -198,24 +198,25 @@ def rows_of(
     if together is None and source.time is None:
         return {}
     facts = _rows_of_table(source, data_root, together)
+    every = slice(None)
     return {
-        id: facts if client.train.rows is None else facts.take(client.train.rows.numpy())
+        id: facts.take(*(every if rows is None else rows.numpy() for rows in (client.train.rows, client.test.rows)))
         for id, client in federation.items()
     }
 
 
 def _rows_of_table(source: TableSource, data_root: Path, together: str | None) -> RowFacts:
-    """Facts about all training rows of a table."""
+    """Facts about all rows of a table."""
     table, owner = source.table(data_root)
     plain = table if source.tokens is None else table.drop_columns([source.tokens])
-    train = np.flatnonzero(~columns_of(plain, source.reading(owner)).is_test)
+    is_test = columns_of(plain, source.reading(owner)).is_test
     unit = when = None
     if together is not None:
         values = [repr(value) for value in texts(table, together)]
         unit = np.unique(np.array(values), return_inverse=True)[1].reshape(-1)
     if source.time is not None:
         when = numbers(table, source.time)
-    return RowFacts(unit, when).take(train)
+    return RowFacts(unit, when, unit).take(~is_test, is_test)
 
 
 def recommended(experiment: Experiment, advice: Advice, plan: Plan | None) -> Experiment:

@@ -104,7 +104,8 @@ class Advice:
         judged = [client for client in self.clients if client.unknown is None]
         takes = [client.id for client in judged if client.takes]
         if takes:
-            parts = self._how_sure(takes, [self._what_to_train(len(judged)), *self._local_models(judged)])
+            only = f", used by {takes[0]} only" if len(takes) == 1 else ""
+            parts = self._how_sure(takes, [self._what_to_train(len(judged)) + only, *self._local_models(judged)])
         elif len(judged) > 1:
             parts = [f"Train alone: all {len(judged)} clients that could be judged"]
         else:

@@ -14,7 +14,7 @@ import torch
 
 from fedkin import codec
 from fedkin.advice.candidates import Shape
-from fedkin.advice.choice import Marks, Option, losses_of, marks_of, outcomes_of
+from fedkin.advice.choice import Labels, Marks, Option, losses_of, marks_of, outcomes_of
 from fedkin.analysis.paired import Outcomes
 from fedkin.codec import Params
 from fedkin.engines import Setup
@@ -37,33 +37,38 @@ from fedkin.settings import parse
 # If times are known, this share of a client's samples, the latest ones, is held out.
 LATEST = 0.25
 
-Labels = npt.NDArray[np.int64]
-
 
 @dataclass(frozen=True, eq=False)
 class RowFacts:
-    """Facts about a client's training samples, in addition to their values.
+    """Facts about a client's samples, in addition to their values.
 
-    together [n]: samples with the same number are never split (the stays of one patient); None: each is independent.
-    when [n]: the samples' times; the latest are held out. None: samples are held out at random.
+    together [n]: training samples with the same number are one unit, never split (the stays of one patient); None: each
+    is independent. when [n]: their times; the latest are held out. None: samples are held out at random. tested: the
+    unit of each test sample.
     """
 
     together: Labels | None = None
     when: npt.NDArray[np.float64] | None = None
+    tested: Labels | None = None
 
-    def take(self, rows: Any) -> RowFacts:
-        """The facts about these samples only."""
-        together = None if self.together is None else self.together[rows]
-        return RowFacts(together, None if self.when is None else self.when[rows])
+    def take(self, train: Any, test: Any) -> RowFacts:
+        """The facts about these training and test samples only."""
+        together, tested = None if self.together is None else self.together[train], self.tested
+        when = None if self.when is None else self.when[train]
+        return RowFacts(together, when, None if tested is None else tested[test])
 
 
 @dataclass(frozen=True, eq=False)
 class Folds:
-    """One client's folds. fold: the fold of each training sample, [n] from 0; -1 for samples always trained on."""
+    """One client's folds. fold: the fold of each training sample, [n] from 0; -1 for samples always trained on.
+
+    units [n]: the unit of each sample, as `RowFacts.together`.
+    """
 
     fold: Labels
     count: int
     by_time: bool = False
+    units: Labels | None = None
 
     @property
     def splits(self) -> int:
@@ -93,7 +98,7 @@ def folds_of(samples: Samples, task: Task, count: int, name: str, seed: int, row
     n = len(samples)
     rows = rows or RowFacts()
     if rows.when is not None:
-        return Folds(_latest(rows.when, rows.together, count), count, by_time=True)
+        return Folds(_latest(rows.when, rows.together, count), count, by_time=True, units=rows.together)
     draw = rng(seed, name, "folds")
     labels = samples.labels().numpy() if task.labels else np.zeros(n, np.int64)
     unit = np.arange(n) if rows.together is None else _units(rows.together)
@@ -109,7 +114,7 @@ def folds_of(samples: Samples, task: Task, count: int, name: str, seed: int, row
         dealt = np.empty(units, np.int64)
         dealt[ranked] = (np.arange(units) + int(draw.integers(count))) % count
         return Folds(dealt[unit], count)
-    return Folds(_even(ranked, sizes, labels[first], count)[unit], count)
+    return Folds(_even(ranked, sizes, labels[first], count)[unit], count, units=rows.together)
 
 
 def _units(together: Labels) -> Labels:
@@ -261,7 +266,8 @@ class Work:
         truth = self.federation[id].train.labels().numpy()[rows][inside] if kind == "risk" else None
         models = outputs[rate, split, shapes[split]][id]
         values, losses = models[min(model, len(models) - 1)][:, inside]
-        return marks_of(Outcomes(kind, values, truth), float(losses.mean()) if len(losses) else math.nan)
+        units = None if dealt.units is None else dealt.units[rows][inside]
+        return marks_of(Outcomes(kind, values, truth), float(losses.mean()) if len(losses) else math.nan, units)
 
     def _read_or_run(self, path: Path | None, rate: int, parts: Sequence[_Part]) -> dict[str, Values]:
         """Read the outcomes of a run from a file; if there is none, do the run and write them, if it has a path."""

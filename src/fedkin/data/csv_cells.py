@@ -21,10 +21,9 @@ DATES = {"D.M.Y": "%d.%m.%Y", "D/M/Y": "%d/%m/%Y", "M/D/Y": "%m/%d/%Y"}
 
 # A whole number with a leading zero, as in codes.
 _LEADING = r"^\s*[+-]?0[0-9]"
-# A leading zero, or a zero at the end of two or more decimals; 7.0 does not count: some programs write 7 like this.
-_PADDED = r"^[+-]?0[0-9]|[.,][0-9]+0$"
 _WHOLE = r"^[+-]?[0-9]+$"
 _CLOCK = r"^([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9])?$"
+_YEAR_LAST = r"[./][0-9]{4}$"
 _DOTTED_DATE = r"^[0-9]{1,2}\.[0-9]{1,2}\.[0-9]{4}$"
 # A currency in front of a number, and a unit behind it.
 _UNIT = re.compile(r"^[$€£¥₹]\s?|\s?[A-Za-z%°µμ€$£][^\d\s]*$")
@@ -88,10 +87,10 @@ def typed_column(
     """Convert a column of texts to the type that fits all its cells; raises Refused for ambiguous cells.
 
     as_name: it holds names, which stay texts if they are whole numbers. as_code: it holds categories, which stay texts
-    if one of their numbers has an insignificant zero.
+    unless all their numbers are spelt as usual.
     """
     typed, note = _typed(cells, name, csv_format, delimiter, as_name or as_code)
-    if (as_name and _is_whole(typed)) or (as_code and _has_lost_zeros(cells, typed)):
+    if (as_name and _is_whole(typed)) or (as_code and not _is_spelt_as_usual(cells, typed)):
         typed = pc.utf8_trim_whitespace(cells)
     return typed, note
 
@@ -100,14 +99,14 @@ def _typed(column: pa.ChunkedArray, name: str, csv_format: CsvFormat, delimiter:
     """Convert a column of texts to its type; plain: it holds names or codes, so no number has a thousands separator."""
     if column.null_count == len(column):
         return pa.chunked_array([pa.nulls(len(column))]), ""
-    if (whole := _cast(column, pa.int64())) is not None:
+    if (whole := _whole_numbers(column)) is not None:
         return whole, ""
     texts, floats = column, _cast(column, pa.float64())
     if floats is None:  # trimming takes as long as all other steps, and few columns need it
         texts = pc.replace_substring_regex(pc.utf8_trim_whitespace(column), r"^\+", "")
-        if (values := _cast(texts, pa.int64(), pa.bool_())) is not None:
+        if (values := _whole_numbers(texts)) is not None or (values := _cast(texts, pa.bool_())) is not None:
             return values, ""
-        if (dates := _dates(texts, name, csv_format.dates)) is not None:
+        if (dates := _dates(texts, name, csv_format.dates, plain)) is not None:
             return dates
         floats = _cast(texts, pa.float64())
     if _all(pc.match_substring_regex(texts, _WHOLE)):
@@ -128,10 +127,15 @@ def _is_whole(typed: pa.ChunkedArray) -> bool:
     return bool(pa.types.is_integer(typed.type) or pa.types.is_boolean(typed.type))
 
 
-def _has_lost_zeros(texts: pa.ChunkedArray, typed: pa.ChunkedArray) -> bool:
-    """Whether texts became numbers and lost a leading zero, or a zero at the end of decimals."""
-    numeric = is_numeric(typed.type) or pa.types.is_boolean(typed.type)
-    return bool(numeric and pc.any(pc.match_substring_regex(pc.utf8_trim_whitespace(texts), _PADDED)).as_py())
+def _is_spelt_as_usual(texts: pa.ChunkedArray, typed: pa.ChunkedArray) -> bool:
+    """Whether all texts that became numbers or truth values are their usual spellings, so that no code is lost."""
+    texts = pc.utf8_trim_whitespace(texts)
+    if pa.types.is_boolean(typed.type):
+        texts = pc.utf8_lower(texts)
+    elif not is_numeric(typed.type):
+        return True
+    # Some programs write 7 as 7.0.
+    return _all(pc.equal(pc.replace_substring_regex(texts, r"\.0$", ""), typed.cast(pa.string())))
 
 
 # Up to three digits, then groups of three digits, each after a point.
@@ -157,10 +161,19 @@ def _cast(texts: pa.ChunkedArray, *kinds: pa.DataType) -> pa.ChunkedArray | None
     return None
 
 
-def _dates(texts: pa.ChunkedArray, name: str, stated: str | None) -> Typed | None:
+def _whole_numbers(texts: pa.ChunkedArray) -> pa.ChunkedArray | None:
+    """The decimal whole numbers that the texts are; None if one is none. Arrow also reads hexadecimal ones."""
+    numbers = _cast(texts, pa.int64())
+    if numbers is None or any(pc.any(pc.match_substring(texts, mark)).as_py() for mark in "xX"):
+        return None
+    return numbers
+
+
+def _dates(texts: pa.ChunkedArray, name: str, stated: str | None, plain: bool) -> Typed | None:
     """Dates and times: as 2026-01-31, as 31.1.2026 (no country writes the month first with points), or as stated.
 
-    Raises Refused if some times have a zone and others have none.
+    plain: as for `_typed`. Raises Refused if some times have a zone and others have none, or if a year has fewer than
+    four digits.
     """
     if not _all(pc.match_substring_regex(texts, r"^[0-9]{1,4}[-./:]"), least=1):
         return None
@@ -180,6 +193,12 @@ def _dates(texts: pa.ChunkedArray, name: str, stated: str | None) -> Typed | Non
     values = pc.strptime(texts, format=DATES[stated or "D.M.Y"], unit="s", error_is_null=True)
     if values.null_count > texts.null_count:
         return None
+    if short := rows_where(pc.invert(pc.match_substring_regex(texts, _YEAR_LAST))):
+        if plain:
+            return None
+        where = f"column {escaped(name, 60)!r}: the year of {texts[short[0]].as_py()!r} in row {short[0] + 1}"
+        how = "write four, or name the column in data.categories or data.leave_out"
+        raise Refused(f"{where} has fewer than four digits; {how}")
     note = "" if stated else f"{texts.drop_null()[0].as_py()!r} is read as day.month.year"
     return values.cast(pa.date32()), note
 

@@ -13,14 +13,14 @@ import io
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fedkin.data.csv_cells import DETECTED, CsvFormat, code_example, is_numeric, rows_where, typed_column
+from fedkin.data.csv_cells import DETECTED, CsvFormat, code_example, rows_where, typed_column
 from fedkin.errors import DataError, first_few
 from fedkin.federation.table_values import name_of_type, remember, remembered, texts, without_views
 from fedkin.untrusted import Refused, error_text, escaped, most, parquet_in, within
@@ -64,8 +64,8 @@ def read_csv(
 
     The delimiter is that of a first line `sep=;`, or the one of comma, ";", tab and "|" that the first line has most
     often, and the second as often. names: columns of names, which stay texts: "01" is not "1". coded: columns of
-    categories, which stay texts if one of their numbers has an insignificant zero ("007", "1.50"). untyped: columns
-    that stay texts.
+    categories, which stay texts unless all their numbers are spelt as usual (not "007", "1.50", "1E2"). untyped:
+    columns that stay texts.
 
     Raises OSError, ValueError and pyarrow's errors.
     """
@@ -201,7 +201,7 @@ def read_folder(
     """(the rows of all files, the column of the clients); the same columns are expected in each file.
 
     client: None if each file is a client, named like the file without its ending. coded: columns that become texts in
-    all files if they are texts in one: "007" in one file, 12 in another. Logs which entries are left out; raises
+    all files if their types differ: "007" in one file, 12 in another. Logs which entries are left out; raises
     DataError.
     """
     entries = sorted(path for path in place.iterdir() if not path.name.startswith("."))
@@ -264,7 +264,7 @@ def _joined(
 ) -> pa.Table:  # fmt: skip
     """One table with the rows of all files, and with metadata: their files, notes and codes."""
     notes, leading, parts = dict[str, str](), dict[str, str](), list[pa.Table]()
-    as_text = {name for name in coded if any(_is_text_in(table, name) for table in tables.values())}
+    as_text = {name for name in coded if len(_types_of(name, tables.values()) - {pa.null()}) > 1}
     for path, table in tables.items():
         leading |= code_like(table)
         notes |= {name: f"{note} ({path.name})" for name, note in column_notes(table).items()}
@@ -278,15 +278,15 @@ def _joined(
     return remember(remember(whole, "notes", notes), "codes", leading)
 
 
-def _is_text_in(table: pa.Table, name: str) -> bool:
-    return name in table.column_names and table.schema.field(name).type == pa.string()
+def _types_of(name: str, tables: Iterable[pa.Table]) -> set[pa.DataType]:
+    return {table.schema.field(name).type for table in tables if name in table.column_names}
 
 
 def _with_common_types(table: pa.Table, leave_out: Sequence[str], as_text: Collection[str]) -> pa.Table:
     for number, name in enumerate(table.column_names):
         if name in leave_out:  # such a column may have a different type in each file
             table = table.set_column(number, name, pa.nulls(table.num_rows))
-        elif name in as_text and is_numeric(table.schema.field(number).type):
+        elif name in as_text:
             table = table.set_column(number, name, pa.array(texts(table, name), pa.string()))
     return table
 

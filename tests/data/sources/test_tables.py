@@ -178,6 +178,14 @@ def test_kinds_that_do_not_go_together_are_named(tmp_path: Path, first: str, sec
     assert list(present(left.encoding).kinds) == ["x"]
 
 
+@pytest.mark.parametrize(("first", "second"), [("true", "0"), ("2026-01-02", "5"), ("true", "2026-01-02"), ("7", "A")])
+def test_categories_of_different_kinds_are_texts(tmp_path: Path, first: str, second: str) -> None:
+    for name, value in (("a", first), ("b", second)):
+        (tmp_path / f"{name}.csv").write_text(f"when,died\n{value},0\n{value},1\n")
+    found = read("csv", tmp_path, categories=["when"], least=1)
+    assert present(found.encoding).names == (*(f"when={each}" for each in sorted((first, second))), "when=(other)")
+
+
 def test_a_column_called_file_is_not_taken_for_the_clients(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("file,died\n1,0\n2,1\n")
     with pytest.raises(DataError, match="a column is called 'file'"):
