@@ -113,6 +113,31 @@ def test_nothing_is_told_of_a_target_that_is_not_needed() -> None:
     few = told(kind="classification", x=[1, 2, 3], y=[0, 1, 1])
     assert (few.values, few.moments) == (("0", "1"), None)
     assert "count" not in " ".join(line for line in few.words() if "target" in line)
+    # From the mean of two or three values would follow how often each occurs.
+    undeclared = told(x=[1, 2, 3], y=[0, 1, 1])
+    assert (undeclared.values, undeclared.moments) == (("0", "1"), None)
+    reading = Reading(target="y", client="who")
+    assert undeclared.columns(reading).target == "number"
+    assert few.columns(reading.model_copy(update={"kind": "risk"})).target == "text"
+
+
+def test_whether_numbers_are_classes_must_be_said_where_participants_tell_otherwise() -> None:
+    both = {"ann": told(x=[1, 2, 3], y=[0, 1, 1]), "bob": told(x=[1, 2, 3], y=[0.5, 1.5, 2.5])}
+    words = "target 'y': ann has few different values, .* say data.kind = 'regression' or 'classification'"
+    with pytest.raises(DataError, match=words):
+        agree(both, Reading(target="y", client="who"))
+
+
+def test_numbers_that_follow_from_their_sums_are_named_before_they_leave() -> None:
+    lines = told(rare=[None, 7.5, None], two=[1, None, 2], all=[1, 2, 3], none=[None] * 3, y=[0, 1, 1]).words()
+    assert lines[2:4] == [
+        "rare is filled in 1 row: its value itself leaves", "two is filled in 2 rows: their values themselves leave"
+    ]  # fmt: skip
+    assert not any("themselves" in line or "itself" in line for line in lines[4:])
+    assert (
+        "the target is filled in 2 rows: their values themselves leave"
+        in told(x=[1, 2], y=[0.5, 1.5], kind="regression").words()
+    )
 
 
 def test_rare_categories_are_shown_before_they_leave() -> None:

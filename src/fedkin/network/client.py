@@ -261,7 +261,7 @@ class NetworkClient(ServerConnection):
         )
         self.agreement = Agreement(settings=self.settings)
         try:
-            self.columns = ColumnTypes.from_json(self._hello(columns=table.summary.columns.to_json()).columns)
+            self.columns = ColumnTypes.from_json(self._hello(columns=table.columns.to_json()).columns)
             if extra := table.keep(self.columns):
                 self.say(f"columns that most do not have stay here: {', '.join(map(escaped, extra))}")
             encoding = self._hello(profile=table.summary.to_json()).encoding

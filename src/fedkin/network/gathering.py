@@ -98,11 +98,13 @@ class Gathering:
         if hello.about is not None:
             return ""
         try:
-            table = TableSummary.from_json(hello.profile).columns if hello.profile else (
-                ColumnTypes.from_json(hello.columns))  # fmt: skip
+            told = TableSummary.from_json(hello.profile) if hello.profile else ColumnTypes.from_json(hello.columns)
         except DataError as error:
             return f"what it tells of its table is not readable ({error_text(error)})"
-        return "" if self.columns is None else table.unlike(self.columns)
+        if self.columns is None or self.reading is None:
+            return ""
+        table = told.columns(self.reading) if isinstance(told, TableSummary) else told
+        return table.unlike(self.columns)
 
     def answer(self, stage: Stage) -> Welcome | None:
         """Return the columns or the encoding on which all have agreed; None before that, and for descriptions."""
