@@ -212,6 +212,16 @@ def test_no_count_of_the_targets_values_leaves(there: Hospitals) -> None:
     assert "died" not in {*told["profile"]["categories"], *told["profile"]["numbers"]}
 
 
+def test_a_class_that_one_alone_has_is_said_at_the_agreement(there: Hospitals, tmp_path: Path) -> None:
+    wrong = table(NORTH)
+    wrong.replace({"died": {"yes": "yess"}}).to_csv(tmp_path / "wrong.csv", index=False)
+    there.start(EAST, SOUTH)
+    there.start(NORTH, file="wrong.csv")
+    there.serve()
+    there.ended()
+    assert f"only {NORTH} has class 'yess', and it has no 'yes': a typo?" in there.said["server"]
+
+
 def test_who_takes_no_part_changes_no_encoding(plan: Experiment, tmp_path: Path) -> None:
     plan = plan.with_changes(**{"network.clients": [NORTH, EAST], "network.newcomers": True})
     there = Hospitals(plan, tmp_path)

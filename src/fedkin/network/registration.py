@@ -100,7 +100,7 @@ class Registration:
         keep: Callable[[Shared], None] = lambda shared: None, say: Callable[[str], None] = lambda line: None,
     ) -> None:  # fmt: skip
         self.link, self.network, self.name, self.say = link, network, name, say
-        self.gathering = Gathering(settings, setup_of, network, reading, shared, keep)
+        self.gathering = Gathering(settings, setup_of, network, reading, shared, keep, say)
         self.run, self.epoch = secrets.token_hex(4), secrets.token_hex(4)
         self.changed = Condition()
         self.members: dict[str, Registered] = {}
