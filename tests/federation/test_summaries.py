@@ -149,8 +149,8 @@ def test_rare_categories_are_shown_before_they_leave() -> None:
 
 REFUSED: dict[str, tuple[TableSummary, TableSummary, str]] = {
     "column": (told(x=[1, 2], y=[0, 1]), told(z=[1, 2], y=[0, 1]), "b: it has no column 'x', which most have"),
-    "type": (told(x=[1, 2], y=[0, 1]), told(x=["p", "q"], y=[0, 1]), "b: its column 'x' holds text"),
-    "target": (told(x=[1, 2], y=[0, 1]), told(x=[1, 2], y=["no", "yes"]), "b: its target holds text"),
+    "type": (told(x=[1, 2], y=[0, 1]), told(x=["p", "q"], y=[0, 1]), "b: its column 'x' holds texts, and at most"),
+    "target": (told(x=[1, 2], y=[0, 1]), told(x=[1, 2], y=["no", "yes"]), "b: its target holds texts, and at most"),
     "spelling": (
         told(x=[1, 2], y=["no", "yes"]), told(x=[1, 2], y=["NO", "yes "]), "b: its target has 'NO' and 'yes ', which",
     ),
@@ -228,7 +228,7 @@ def test_categories_of_unlike_types_in_parquet_files_are_refused_as_in_a_simulat
     source = Parquet(path=tmp_path, **given)
     own = {site: OwnTable(site, str(tmp_path / f"{site}.parquet"), source) for site in "abc"}
     told = {site: TableSummary.from_json(each.summary.to_json()) for site, each in own.items()}
-    with pytest.raises(DataError, match="a: its column 'code' holds text, and that of most holds number; expected"):
+    with pytest.raises(DataError, match="a: its column 'code' holds texts, and at most others numbers; expected"):
         agree(told, source.reading(""))
     (tmp_path / "a.parquet").unlink()
     whole = Parquet(path=tmp_path, **given).load(Path())

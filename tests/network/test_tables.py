@@ -151,7 +151,7 @@ def test_peers_agree_without_a_server(tmp_path: Path) -> None:
     [
         (lambda rows: rows.rename(columns={"dose": "amount"}),
          "it has no column 'dose', which most have, and it has 'amount', which most do not have"),
-        (lambda rows: rows.assign(age="old"), "its column 'age' holds text, and that of most holds number"),
+        (lambda rows: rows.assign(age="old"), "its column 'age' holds texts, and at most others numbers"),
         (lambda rows: rows.assign(died=rows.died.str.upper()),
          "its target has 'NO' and 'YES', which most write 'no' and 'yes'"),
     ],

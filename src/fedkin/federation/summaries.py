@@ -27,6 +27,7 @@ _COLUMN_TYPES: dict[str, ColumnType] = {
     "nothing": "empty", "true and false": "truth", "dates": "date", "times": "time", "durations": "duration",
     "numbers": "number", "texts": "text",
 }  # fmt: skip
+_IN_WORDS = {kind: words for words, kind in _COLUMN_TYPES.items()}
 _MOST_VALUES = 10_000
 # The values of a text column must not be sent if more than the share _NUMBERS of its rows are numbers, or if it has
 # more different values than the share _DIFFERENT of its rows, and more than _FEW.
@@ -52,10 +53,11 @@ class ColumnTypes(AsJson):
                 more = f", and it has {', '.join(extra)}, which most do not have" if extra else ""
                 return f"it has no column {escaped(repr(name), 60)}, which most have{more}"
             if self.types[name] != kind and "empty" not in (self.types[name], kind):
-                return f"its column {escaped(repr(name), 60)} holds {self.types[name]}, and that of most holds {kind}"
+                here, there = _IN_WORDS[self.types[name]], _IN_WORDS[kind]
+                return f"its column {escaped(repr(name), 60)} holds {here}, and at most others {there}"
         if self.target == common.target:
             return ""
-        return f"its target holds {self.target}, and that of most {common.target}"
+        return f"its target holds {_IN_WORDS[self.target]}, and at most others {_IN_WORDS[common.target]}"
 
 
 def common_columns(tables: Mapping[str, ColumnTypes]) -> ColumnTypes:
