@@ -188,6 +188,28 @@ def test_names_that_differ_in_case_or_spaces_are_named(frame: pd.DataFrame) -> N
     assert texts[1].startswith("values of column 'ward' differ only in case or spaces: 'Icu ' and 'icu'")
 
 
+@pytest.mark.parametrize(
+    ("of_site", "words"),
+    [
+        ({"yes": "yess"}, "only a has class 'yess' ({} rows), and it has no 'yes': a typo?"),
+        ({"yes": "yes", "row": "transfered"}, "only a has class 'transfered' (1 row): a typo?"),
+        ({"yes": "yes"}, ""),
+    ],
+)
+def test_a_class_that_one_client_alone_has_is_named(frame: pd.DataFrame, of_site: dict[str, str], words: str) -> None:
+    frame["died"] = np.where(frame["died"], "yes", "no")
+    mine = frame["site"] == "a"
+    frame.loc[mine, "died"] = frame.loc[mine, "died"].replace("yes", of_site["yes"])
+    frame.loc[frame.index[mine][:1], "died"] = of_site.get("row", "no")
+    found = [finding.text for finding in looked(frame).findings if finding.kind == "class"]
+    assert found == ([words.format((frame["died"] == "yess").sum())] if words else [])
+
+
+def test_a_class_is_no_typo_where_the_others_have_only_one(frame: pd.DataFrame) -> None:
+    frame["died"] = np.where(frame["site"] == "a", frame["died"], 0)
+    assert "class" not in kinds(looked(frame))
+
+
 def test_persons_on_both_sides_are_named_until_they_are_kept_together() -> None:
     frame = rows().sort_values("site", ignore_index=True)
     frame["patient"] = 5000 + np.arange(len(frame)) // 3

@@ -113,6 +113,31 @@ def test_nothing_is_told_of_a_target_that_is_not_needed() -> None:
     few = told(kind="classification", x=[1, 2, 3], y=[0, 1, 1])
     assert (few.values, few.moments) == (("0", "1"), None)
     assert "count" not in " ".join(line for line in few.words() if "target" in line)
+    # From the mean of two or three values would follow how often each occurs.
+    undeclared = told(x=[1, 2, 3], y=[0, 1, 1])
+    assert (undeclared.values, undeclared.moments) == (("0", "1"), None)
+    reading = Reading(target="y", client="who")
+    assert undeclared.columns(reading).target == "number"
+    assert few.columns(reading.model_copy(update={"kind": "risk"})).target == "text"
+
+
+def test_whether_numbers_are_classes_must_be_said_where_participants_tell_otherwise() -> None:
+    both = {"ann": told(x=[1, 2, 3], y=[0, 1, 1]), "bob": told(x=[1, 2, 3], y=[0.5, 1.5, 2.5])}
+    words = "target 'y': ann has few different values, .* say data.kind = 'regression' or 'classification'"
+    with pytest.raises(DataError, match=words):
+        agree(both, Reading(target="y", client="who"))
+
+
+def test_numbers_that_follow_from_their_sums_are_named_before_they_leave() -> None:
+    lines = told(rare=[None, 7.5, None], two=[1, None, 2], all=[1, 2, 3], none=[None] * 3, y=[0, 1, 1]).words()
+    assert lines[2:4] == [
+        "rare is filled in 1 row: its value itself leaves", "two is filled in 2 rows: their values themselves leave"
+    ]  # fmt: skip
+    assert not any("themselves" in line or "itself" in line for line in lines[4:])
+    assert (
+        "the target is filled in 2 rows: their values themselves leave"
+        in told(x=[1, 2], y=[0.5, 1.5], kind="regression").words()
+    )
 
 
 def test_rare_categories_are_shown_before_they_leave() -> None:
@@ -124,8 +149,8 @@ def test_rare_categories_are_shown_before_they_leave() -> None:
 
 REFUSED: dict[str, tuple[TableSummary, TableSummary, str]] = {
     "column": (told(x=[1, 2], y=[0, 1]), told(z=[1, 2], y=[0, 1]), "b: it has no column 'x', which most have"),
-    "type": (told(x=[1, 2], y=[0, 1]), told(x=["p", "q"], y=[0, 1]), "b: its column 'x' holds text"),
-    "target": (told(x=[1, 2], y=[0, 1]), told(x=[1, 2], y=["no", "yes"]), "b: its target holds text"),
+    "type": (told(x=[1, 2], y=[0, 1]), told(x=["p", "q"], y=[0, 1]), "b: its column 'x' holds texts, and at most"),
+    "target": (told(x=[1, 2], y=[0, 1]), told(x=[1, 2], y=["no", "yes"]), "b: its target holds texts, and at most"),
     "spelling": (
         told(x=[1, 2], y=["no", "yes"]), told(x=[1, 2], y=["NO", "yes "]), "b: its target has 'NO' and 'yes ', which",
     ),
@@ -203,7 +228,7 @@ def test_categories_of_unlike_types_in_parquet_files_are_refused_as_in_a_simulat
     source = Parquet(path=tmp_path, **given)
     own = {site: OwnTable(site, str(tmp_path / f"{site}.parquet"), source) for site in "abc"}
     told = {site: TableSummary.from_json(each.summary.to_json()) for site, each in own.items()}
-    with pytest.raises(DataError, match="a: its column 'code' holds text, and that of most holds number; expected"):
+    with pytest.raises(DataError, match="a: its column 'code' holds texts, and at most others numbers; expected"):
         agree(told, source.reading(""))
     (tmp_path / "a.parquet").unlink()
     whole = Parquet(path=tmp_path, **given).load(Path())

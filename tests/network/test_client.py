@@ -192,6 +192,16 @@ def test_a_round_that_is_begun_again_by_another_process_of_the_server_is_said_on
     assert server.there.nodes["c00"].status.round == 1
 
 
+def test_who_was_lost_joins_once_more_and_who_left_by_its_own_wish_ends(server: Server) -> None:
+    server.train()
+    server.link.offer("c00", "now", encode(Pointer(epoch="e1", number=1, left=True)))
+    server.there.heard("c00", "joining once more")
+    server.link.offer("c00", "now", encode(Pointer(epoch="e1", number=1, left=True, withdrawn=True)))
+    server.join("e1")
+    server.there.ended()
+    assert server.there.said["c00"].count("this client leaves by its own wish: fedkin net join brings it back") == 1
+
+
 @pytest.mark.parametrize(("begun", "left"), [(3, [2, 3]), (0, []), (4, [2, 3, 4])])
 def test_the_last_three_states_are_kept_and_those_that_the_server_has_given_up_are_not(
     server: Server, tmp_path: Path, begun: int, left: list[int]

@@ -17,6 +17,7 @@ from fedkin.federation import Change, Federation
 from fedkin.methods.fedavg import FedAvg
 from fedkin.network.client import LEAVES, ServerConnection
 from fedkin.network.hello import About
+from fedkin.network.messages import Pointer, read
 from fedkin.network.registration import Registered, Registration
 from fedkin.records.events import replayed
 from fedkin.records.run import Result
@@ -104,7 +105,7 @@ def test_the_state_of_a_run_has_every_member() -> None:
     about = About(n_train=3, n_test=1, digest="0" * 32)
     members = {
         "north": Registered(told={1: about}),
-        "south": Registered(told={2: about, 4: about}, away=((3, None),)),
+        "south": Registered(told={2: about, 4: about}, away=((3, None),), withdrawn=True),
     }
     moved = json.loads(json.dumps(Registration.moved(cast(Registration, SimpleNamespace(members=members)))))
     assert {id: parse(Registered, tree, id) for id, tree in moved.items()} == members
@@ -154,6 +155,47 @@ def test_one_that_is_told_to_leave_answers_until_it_may_go(network: type[Any], t
     assert f"its model after round {first - 1} of 12 is kept" in there.said["c02"][-1]
     assert list(load(there.root / "c02")) == ["c02"]
     equal(result, there.replayed(result))
+
+
+def test_a_process_ends_once_its_client_has_left_by_another_one(tmp_path: Path) -> None:
+    """Nothing that it still says undoes this, nor a new process of the server; started again, it takes part again."""
+
+    def leave() -> None:
+        node, release = there.nodes["c02"], there.network.hold("server")
+        ServerConnection(node.link).say_leaving()
+        there.heard("server", "c02 leaves")
+        node.say_hello(node.agreement, about=node.about)
+        there.heard("server", "c02 is refused: it leaves by its own wish")
+        release()
+        there.join("c02")
+
+    def back() -> None:
+        with there.network.link("c02") as link:
+            now = read(Pointer, link.pull("server", "now", 30))
+            assert (now.left, now.withdrawn) == (True, True)
+        there.arrive("c02")
+
+    with Life("fedavg", tmp_path) as there:
+        there.start(*OTHERS)
+        there.stopped(3, then={1: leave})
+        assert "c02" not in there.errors
+        assert "this client leaves by its own wish" in there.said["c02"][-2]
+        result = there.serve(then={4: back})
+        there.ended()
+    assert [row["events"] for row in result.rounds if "events" in row] == [{"left": ["c02"]}, {"joined": ["c02"]}]
+
+
+def test_who_waits_to_come_back_is_not_told_that_it_has_left(tmp_path: Path) -> None:
+    def twice() -> None:
+        there.departed()
+        there.arrive("c02")
+        with pytest.raises(RunError, match="it takes no part yet: end its fedkin net join"):
+            left(there.nodes["c02"].link, [])
+
+    with Life("fedavg", tmp_path, rounds=5) as there:
+        there.start(*OTHERS)
+        there.serve(then={1: lambda: there.depart("c02"), 3: twice})
+        there.ended()
 
 
 @pytest.mark.slow

@@ -40,6 +40,20 @@ def test_a_look_sees_who_is_there_what_came_and_what_was_refused(tmp_path: Path,
         assert gone.seen == one.seen
 
 
+def test_who_came_and_went_between_two_looks_was_seen(tmp_path: Path, network: MemoryNetwork) -> None:
+    with network.link("server") as server:
+        told = StatusFile(server, tmp_path, "server", lambda: ["ann"])
+        with network.link("ann") as ann:
+            ann.offer("server", "r", b"12345")
+            server.pull("ann", "r", 5)
+        told.look()
+        one = read_status(tmp_path / FILE).others["ann"]
+        assert (one.here, one.seen is None) == (False, False)
+        told.seen["ann"] = 1.0
+        told.look()
+        assert read_status(tmp_path / FILE).others["ann"].seen == 1.0
+
+
 def test_a_file_that_is_none_is_refused_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / FILE
     with pytest.raises(RunError, match="No such file"):

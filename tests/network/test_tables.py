@@ -151,7 +151,7 @@ def test_peers_agree_without_a_server(tmp_path: Path) -> None:
     [
         (lambda rows: rows.rename(columns={"dose": "amount"}),
          "it has no column 'dose', which most have, and it has 'amount', which most do not have"),
-        (lambda rows: rows.assign(age="old"), "its column 'age' holds text, and that of most holds number"),
+        (lambda rows: rows.assign(age="old"), "its column 'age' holds texts, and at most others numbers"),
         (lambda rows: rows.assign(died=rows.died.str.upper()),
          "its target has 'NO' and 'YES', which most write 'no' and 'yes'"),
     ],
@@ -210,6 +210,16 @@ def test_no_count_of_the_targets_values_leaves(there: Hospitals) -> None:
     told = json.loads(there.table(NORTH).summary.to_json())
     assert told["values"] == ["no", "yes"]
     assert "died" not in {*told["profile"]["categories"], *told["profile"]["numbers"]}
+
+
+def test_a_class_that_one_alone_has_is_said_at_the_agreement(there: Hospitals, tmp_path: Path) -> None:
+    wrong = table(NORTH)
+    wrong.replace({"died": {"yes": "yess"}}).to_csv(tmp_path / "wrong.csv", index=False)
+    there.start(EAST, SOUTH)
+    there.start(NORTH, file="wrong.csv")
+    there.serve()
+    there.ended()
+    assert f"only {NORTH} has class 'yess', and it has no 'yes': a typo?" in there.said["server"]
 
 
 def test_who_takes_no_part_changes_no_encoding(plan: Experiment, tmp_path: Path) -> None:

@@ -18,19 +18,19 @@ from fedkin.data.sources.tables import all_rare_columns, unnamed_codes
 from fedkin.data.table_files import column_notes
 from fedkin.errors import first_few
 from fedkin.federation.table_columns import Reading
-from fedkin.federation.table_encoding import Encoded, encoded
+from fedkin.federation.table_encoding import Encoded, encoded, lone_classes
 from fedkin.federation.table_values import codes, numbers
 
 Kind = Literal[
     "id", "constant", "text", "missing", "leak", "duplicates", "few", "drift", "skew", "scale", "codes", "rare",
-    "written", "spelling", "person", "sentinel", "units", "codings", "order",
+    "written", "spelling", "person", "sentinel", "units", "codings", "order", "class",
 ]  # fmt: skip
 CHECKS = (
     "columns that are row numbers, constant, mostly empty, text although they hold numbers, or texts that are all rare",
     "codes", "leaks",
     "equal rows", "few test rows", "skewed targets", "drift over time", "persons in training and test",
-    "spelling of classes, categories and clients", "values such as -999", "other units or codings at one client",
-    "columns that the rows are sorted by",
+    "spelling of classes, categories and clients", "classes that one client alone has", "values such as -999",
+    "other units or codings at one client", "columns that the rows are sorted by",
 )  # fmt: skip
 Labels = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -158,7 +158,10 @@ def inspect(table: pa.Table, reading: Reading, where: str = "frame") -> Inspecti
         *_persons(table, reading, arrays, useless),
         *_unlike_clients(useful, arrays),
     ]
-    return Inspection(tuple(_facts(table, arrays)), tuple(findings), arrays)
+    facts = tuple(_facts(table, arrays))
+    if lone := lone_classes({one.id: {name: count for name, count in one.classes.items() if count} for one in facts}):
+        findings.append(Finding("class", lone))
+    return Inspection(facts, tuple(findings), arrays)
 
 
 def without(reading: Reading, inspection: Inspection) -> Reading:

@@ -63,12 +63,17 @@ class OwnTable:
         warn(self.table, self.reading, data)
         self.summary = summary_of(self.table, self.reading, data, typed=isinstance(source, Parquet))
 
+    @property
+    def columns(self) -> ColumnTypes:
+        """The types of the columns."""
+        return self.summary.columns(self.reading)
+
     def keep(self, columns: ColumnTypes) -> list[str]:
         """Leave out other columns and return their names; raises DataError if one of `columns` is missing or differs.
 
         The summary then says nothing about the columns that are left out.
         """
-        if words := self.summary.columns.unlike(columns):
+        if words := self.columns.unlike(columns):
             raise DataError(f"{self.data}: {words}; expected the columns of the federation: correct the file, and come "
                             "again")  # fmt: skip
         extra = [name for name in self.summary.types if name not in columns.types]

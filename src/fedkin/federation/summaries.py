@@ -27,10 +27,13 @@ _COLUMN_TYPES: dict[str, ColumnType] = {
     "nothing": "empty", "true and false": "truth", "dates": "date", "times": "time", "durations": "duration",
     "numbers": "number", "texts": "text",
 }  # fmt: skip
+_IN_WORDS = {kind: words for words, kind in _COLUMN_TYPES.items()}
 _MOST_VALUES = 10_000
 # The values of a text column must not be sent if more than the share _NUMBERS of its rows are numbers, or if it has
 # more different values than the share _DIFFERENT of its rows, and more than _FEW.
 _NUMBERS, _DIFFERENT, _FEW = 0.8, 0.5, 20
+# Count, mean and sum of squares of so few numbers give the numbers.
+_TOLD = {1: "1 row: its value itself leaves", 2: "2 rows: their values themselves leave"}
 
 
 @dataclass(frozen=True)
@@ -50,10 +53,11 @@ class ColumnTypes(AsJson):
                 more = f", and it has {', '.join(extra)}, which most do not have" if extra else ""
                 return f"it has no column {escaped(repr(name), 60)}, which most have{more}"
             if self.types[name] != kind and "empty" not in (self.types[name], kind):
-                return f"its column {escaped(repr(name), 60)} holds {self.types[name]}, and that of most holds {kind}"
+                here, there = _IN_WORDS[self.types[name]], _IN_WORDS[kind]
+                return f"its column {escaped(repr(name), 60)} holds {here}, and at most others {there}"
         if self.target == common.target:
             return ""
-        return f"its target holds {self.target}, and that of most {common.target}"
+        return f"its target holds {_IN_WORDS[self.target]}, and at most others {_IN_WORDS[common.target]}"
 
 
 def common_columns(tables: Mapping[str, ColumnTypes]) -> ColumnTypes:
@@ -73,8 +77,8 @@ class TableSummary(AsJson):
 
     types: of each input column, in the table's order; categories written as numbers in CSV files are "text", since only
     some participants' files may have leading zeros. profile: of its training rows. target: the type of the target;
-    values: the target's different values, without counts; moments: the target's count, mean and sum of squares. values
-    and moments are None where they are not needed.
+    values: the target's different values, without counts; moments: the target's count, mean and sum of squares. One of
+    both is None, since moments of few values tell how often each occurs.
     """
 
     what: ClassVar[str] = "the summary of a table"
@@ -85,14 +89,13 @@ class TableSummary(AsJson):
     values: Annotated[tuple[str, ...], Field(max_length=_MOST_VALUES)] | None = None
     moments: Moments | None = None
 
-    @property
-    def columns(self) -> ColumnTypes:
+    def columns(self, reading: Reading) -> ColumnTypes:
         """The types of the columns.
 
-        A target of numbers without moments was declared as classes: it counts as text, since some participants' files
-        may have leading zeros.
+        A target of numbers that is declared as classes counts as text, since some participants' files may have leading
+        zeros.
         """
-        return ColumnTypes(self.types, "text" if self.target == "number" and self.moments is None else self.target)
+        return ColumnTypes(self.types, "text" if self.target == "number" and _has_classes(reading) else self.target)
 
     def of(self, names: Collection[str]) -> TableSummary:
         """Return the summary of these input columns only."""
@@ -113,6 +116,10 @@ class TableSummary(AsJson):
         numbers = [name for name, moments in self.profile.numbers.items() if moments.count]
         if numbers:
             lines.append(f"count, mean and sum of squares of {', '.join(numbers)}")
+        target = {} if self.moments is None else {"the target": self.moments}
+        for name, moments in {**self.profile.numbers, **target}.items():
+            if moments.count in _TOLD:
+                lines.append(f"{name} is filled in {_TOLD[moments.count]}")
         for name, counts in self.profile.categories.items():
             rare = sorted(counts, key=lambda value: (counts[value], value))[:8]
             least = ", ".join(f"{escaped(value, 30)!r} {counts[value]}" for value in rare)
@@ -170,15 +177,19 @@ def summary_of(table: pa.Table, reading: Reading, where: str, typed: bool = Fals
 def _target_summary(
     table: pa.Table, reading: Reading, columns: Columns, kind: ColumnType, where: str
 ) -> tuple[tuple[str, ...] | None, Moments | None]:
-    """(the target's different values, its moments), each None if it is not needed."""
+    """(the target's different values, None) of classes, or (None, its moments) of numbers to predict."""
     if reading.kind == "regression" and kind == "text":
         raise DataError(f"{where}: column {reading.target!r}: expected numbers to predict, got texts")
     distinct = sorted(set(columns.values))
-    if reading.kind not in (None, "regression") or kind == "text":
+    if (reading.kind or table_encoding.kind_of(distinct, kind == "text")) != "regression":
         return tuple(distinct), None
     (profile,) = table_encoding.profiles_of(columns, table.select([reading.target]), {reading.target: "number"}, where)
-    to_predict = reading.kind == "regression" or table_encoding.kind_of(distinct, text=False) == "regression"
-    return None if to_predict else tuple(distinct), profile.numbers[reading.target]
+    return None, profile.numbers[reading.target]
+
+
+def _has_classes(reading: Reading) -> bool:
+    """Whether the experiment says that the target has classes."""
+    return reading.kind not in (None, "regression")
 
 
 def _not_countable(counts: Mapping[str, int], declared: bool) -> str:
@@ -208,9 +219,10 @@ def agree(summaries: Mapping[str, TableSummary], reading: Reading) -> SharedEnco
     """Compute the common encoding from all summaries, in any order; raises DataError naming who differs."""
     # Sort by file names ID.csv, as for a folder of files: the first one determines the order of the columns.
     order = sorted(summaries, key=lambda id: f"{id}.")
-    common = common_columns({id: summaries[id].columns for id in order})
+    columns = {id: summaries[id].columns(reading) for id in order}
+    common = common_columns(columns)
     for id in order:
-        if words := summaries[id].columns.unlike(common):
+        if words := columns[id].unlike(common):
             raise DataError(f"{id}: {words}; expected the same everywhere")
     for id, words in unlike_targets(summaries, reading).items():
         raise DataError(f"{id}: {words}; expected the same everywhere")
@@ -219,7 +231,7 @@ def agree(summaries: Mapping[str, TableSummary], reading: Reading) -> SharedEnco
         for name, column_type in common.types.items()
     }
     encoding = Encoding.of([_with_kinds(summaries[id].profile, kinds) for id in order], kinds, reading.least)
-    return SharedEncoding(encoding, _target([summaries[id] for id in order], reading))
+    return SharedEncoding(encoding, _target({id: summaries[id] for id in order}, reading))
 
 
 def unlike_targets(summaries: Mapping[str, TableSummary], reading: Reading) -> dict[str, str]:
@@ -269,15 +281,16 @@ def _with_kinds(profile: Profile, kinds: Mapping[str, Column]) -> Profile:
     return Profile(profile.rows, numbers, counts)
 
 
-def _target(summaries: list[TableSummary], reading: Reading) -> Target:
-    where, text = f"target {reading.target!r}", any(summary.target == "text" for summary in summaries)
-    lists = [summary.values for summary in summaries if summary.values is not None]
+def _target(summaries: Mapping[str, TableSummary], reading: Reading) -> Target:
+    where, text = f"target {reading.target!r}", any(summary.target == "text" for summary in summaries.values())
+    lists = [summary.values for summary in summaries.values() if summary.values is not None]
     distinct = {value for values in lists for value in values} if len(lists) == len(summaries) else None
     kind = reading.kind or ("regression" if distinct is None else table_encoding.kind_of(distinct, text))
     if kind == "regression":
-        moments = [summary.moments for summary in summaries if summary.moments is not None]
-        if len(moments) < len(summaries):
-            raise DataError(f"{where}: expected numbers to predict, and a participant has none")
+        if few := [id for id, summary in summaries.items() if summary.moments is None]:
+            what = f"{first_few(few)} has few different values, like classes, and all together are numbers to predict"
+            raise DataError(f"{where}: {what}: say data.kind = 'regression' or 'classification'")
+        moments = [summary.moments for summary in summaries.values() if summary.moments is not None]
         return table_encoding.target_of_numbers(moments, where)
     if distinct is None:
         raise DataError(f"{where}: a participant sent no values, and they are classes")

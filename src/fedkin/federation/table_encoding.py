@@ -19,12 +19,12 @@ import numpy.typing as npt
 import pyarrow as pa
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from fedkin.errors import DataError
+from fedkin.errors import DataError, first_few
 from fedkin.federation.arrays import Flags
 from fedkin.federation.table_columns import Columns, Kind, Reading, columns_of
 from fedkin.federation.table_values import Column, codes, is_number, kinds_of, need_numbers, numbers, row_at, texts
 from fedkin.tasks import Task
-from fedkin.untrusted import error_text, json_of
+from fedkin.untrusted import error_text, escaped, json_of
 
 # A target of whole numbers with at most this many different values has classes, unless `kind` says otherwise.
 CLASSES = 20
@@ -373,6 +373,25 @@ def kind_of(different: Collection[str], text: bool) -> Kind:
         return "risk"
     whole = all(value.lstrip("-").isdigit() for value in different)
     return "classification" if text or (whole and len(different) <= CLASSES) else "regression"
+
+
+def lone_classes(clients: Mapping[str, Mapping[str, int]]) -> str:
+    """Name the classes that one client alone has, if the others have at least two; empty if there are none.
+
+    clients: for each client its classes, with their numbers of rows (0: not known).
+
+    >>> lone_classes({"ann": {"no": 9, "yess": 2}, "bob": {"no": 7, "yes": 3}, "eve": {"no": 5, "yes": 4}})
+    "only ann has class 'yess' (2 rows), and it has no 'yes': a typo?"
+    """
+    total, found = Counter(name for classes in clients.values() for name in classes), list[str]()
+    for id, classes in sorted(clients.items()):
+        elsewhere = total - Counter(list(classes))
+        usual = [name for name, often in elsewhere.items() if 2 * often >= len(clients) and name not in classes]
+        lacks = f", and it has no {escaped(usual[0], 30)!r}" if len(usual) == 1 else ""
+        for name in sorted(classes.keys() - elsewhere.keys()) if len(elsewhere) > 1 else ():
+            rows = f" ({classes[name]:,} row{'s' * (classes[name] > 1)})" if classes[name] else ""
+            found.append(f"only {id} has class {escaped(name, 30)!r}{rows}{lacks}")
+    return f"{first_few(found, 4, '; ')}: a typo?" if found else ""
 
 
 # -- the arrays ----------------------------------------------------------------------------------------------------

@@ -261,7 +261,7 @@ class NetworkClient(ServerConnection):
         )
         self.agreement = Agreement(settings=self.settings)
         try:
-            self.columns = ColumnTypes.from_json(self._hello(columns=table.summary.columns.to_json()).columns)
+            self.columns = ColumnTypes.from_json(self._hello(columns=table.columns.to_json()).columns)
             if extra := table.keep(self.columns):
                 self.say(f"columns that most do not have stay here: {', '.join(map(escaped, extra))}")
             encoding = self._hello(profile=table.summary.to_json()).encoding
@@ -323,7 +323,8 @@ class NetworkClient(ServerConnection):
             while True:
                 if not self.leave_nonce and self.leave_file.exists():
                     self.leave_nonce = self.say_leaving()
-                self._reread()
+                if not self.leave_nonce:  # a hello about new samples would replace the one by which it leaves
+                    self._reread()
                 data = self.pull(f"{run.place}/{run.number}/order")
                 if data is None:
                     if (ended := self._ended(run)) is not None:
@@ -357,6 +358,9 @@ class NetworkClient(ServerConnection):
             return None
         if now.left and self.leave_nonce:
             self.await_farewell(self.leave_nonce)
+            return True
+        if now.withdrawn and not self.leave_nonce:
+            self.say("this client leaves by its own wish: fedkin net join brings it back")
             return True
         if now.left:
             self.say("the server counts this client as one that has left")

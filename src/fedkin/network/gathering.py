@@ -16,6 +16,7 @@ from fedkin.engines.setup import Setup
 from fedkin.errors import ConfigError, DataError, first_few
 from fedkin.federation.summaries import ColumnTypes, SharedEncoding, TableSummary, agree, common_columns, unlike_targets
 from fedkin.federation.table_columns import Reading
+from fedkin.federation.table_encoding import lone_classes
 from fedkin.network.agreement import Agreement, SetupOf, difference, setup_and_agreement
 from fedkin.network.hello import Hello, Stage, Welcome
 from fedkin.network.settings import NetworkSettings
@@ -40,15 +41,16 @@ class Shared:
 class Gathering:
     """The clients with which a federation begins, stage by stage until all are there and agree.
 
-    Used under `Registration.changed`. settings, setup_of, network, reading, shared, keep: as in `Registration`. setup:
-    made once the task is known.
+    Used under `Registration.changed`. settings, setup_of, network, reading, shared, keep, say: as in `Registration`.
+    setup: made once the task is known.
     """
 
     def __init__(
         self, settings: str, setup_of: SetupOf, network: NetworkSettings, reading: Reading | None,
-        shared: Shared | None, keep: Callable[[Shared], None],
+        shared: Shared | None, keep: Callable[[Shared], None], say: Callable[[str], None],
     ) -> None:  # fmt: skip
-        self.setup_of, self.network, self.reading, self.shared, self.keep = setup_of, network, reading, shared, keep
+        self.setup_of, self.network, self.reading, self.shared = setup_of, network, reading, shared
+        self.keep, self.say = keep, say
         self.columns = None if shared is None else shared.columns
         self.setup: Setup | None = None
         self.agreement = Agreement(settings=settings, task=None)
@@ -98,11 +100,13 @@ class Gathering:
         if hello.about is not None:
             return ""
         try:
-            table = TableSummary.from_json(hello.profile).columns if hello.profile else (
-                ColumnTypes.from_json(hello.columns))  # fmt: skip
+            told = TableSummary.from_json(hello.profile) if hello.profile else ColumnTypes.from_json(hello.columns)
         except DataError as error:
             return f"what it tells of its table is not readable ({error_text(error)})"
-        return "" if self.columns is None else table.unlike(self.columns)
+        if self.columns is None or self.reading is None:
+            return ""
+        table = told.columns(self.reading) if isinstance(told, TableSummary) else told
+        return table.unlike(self.columns)
 
     def answer(self, stage: Stage) -> Welcome | None:
         """Return the columns or the encoding on which all have agreed; None before that, and for descriptions."""
@@ -133,6 +137,8 @@ class Gathering:
         wrong = unlike_targets(summaries, self.reading)
         if not wrong:
             self.shared = Shared(agree(summaries, self.reading), self.columns, tuple(sorted(hellos)))
+            if lone := lone_classes({id: dict.fromkeys(each.values or (), 0) for id, each in summaries.items()}):
+                self.say(lone)
             self.keep(self.shared)
             self.set_task(self.shared.task)
         return wrong

@@ -81,11 +81,15 @@ def encode(message: WireMessage) -> bytes:
 
 
 class Pointer(WireMessage):
-    """The number of a client's newest order. epoch: id of the server's process. left: whether the client has left."""
+    """The number of a client's newest order. epoch: id of the server's process. left: whether the client has left.
+
+    withdrawn: whether it leaves, or has left, by its own wish, so that this process of it must end.
+    """
 
     epoch: Id
     number: Count
     left: StrictBool = False
+    withdrawn: StrictBool = False
 
 
 class Order(WireMessage):

@@ -47,7 +47,7 @@ def agree_with_peers(
         return _pull_tables(link, what, mine, first if kept is None else set(), stop, say)
 
     try:
-        texts = exchanged("columns", table.summary.columns.to_json())
+        texts = exchanged("columns", table.columns.to_json())
         columns = {id: ColumnTypes.from_json(text) for id, text in texts.items()}
         common = common_columns(columns) if kept is None else kept.columns
         if extra := table.keep(common):

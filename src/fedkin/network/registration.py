@@ -31,10 +31,14 @@ _LONGEST_PAUSE = 60.0  # longest time between two looks, after unreadable hellos
 
 
 class Registered(Settings):
-    """A client of the federation. told: its descriptions, by the first round in which each counts. away: absences."""
+    """A client of the federation. told: its descriptions, by the first round in which each counts. away: absences.
+
+    withdrawn: whether it has left by its own wish.
+    """
 
     told: dict[int, About]
     away: tuple[Absence, ...] = ()
+    withdrawn: bool = False
 
     @property
     def joins(self) -> int:
@@ -96,7 +100,7 @@ class Registration:
         keep: Callable[[Shared], None] = lambda shared: None, say: Callable[[str], None] = lambda line: None,
     ) -> None:  # fmt: skip
         self.link, self.network, self.name, self.say = link, network, name, say
-        self.gathering = Gathering(settings, setup_of, network, reading, shared, keep)
+        self.gathering = Gathering(settings, setup_of, network, reading, shared, keep, say)
         self.run, self.epoch = secrets.token_hex(4), secrets.token_hex(4)
         self.changed = Condition()
         self.members: dict[str, Registered] = {}
@@ -189,7 +193,14 @@ class Registration:
         with self.changed:
             number = self.next_order.get(name, 0)
             left = name in self.members and not self._is_active(name)
-            self.link.offer(name, "now", encode(Pointer(epoch=self.epoch, number=number, left=left)))
+            now = Pointer(epoch=self.epoch, number=number, left=left, withdrawn=self._is_withdrawn(name))
+            self.link.offer(name, "now", encode(now))
+
+    def _is_withdrawn(self, name: str) -> bool:
+        """Whether a client has left by its own wish, or another process than its first one says that it leaves."""
+        if (hello := self.next_round.get(name)) is not None:
+            return hello.leaves and self.has_paused(name)
+        return name in self.members and self.members[name].withdrawn
 
     def _offer_terms(self, name: str) -> None:
         self.link.offer(name, "terms", encode(Terms(agreement=self.gathering.agreement, name=self.name)))
@@ -228,7 +239,11 @@ class Registration:
         if name == "server":
             return "no client can have the server's name"
         if hello.leaves:
+            if name in self.next_round and not self._is_active(name):
+                return "it takes no part yet: end its fedkin net join"
             return "" if name in self.members else "it takes no part, so that there is nothing to leave"
+        if self._is_withdrawn(name) and hello.life == self.processes.get(name):
+            return "it leaves by its own wish: only a new process of it takes part again"
         if words := difference(self.gathering.agreement, hello.agreement):
             return f"{words} (here: the server; there: {name})"
         if self._is_late(name, hello):
@@ -306,9 +321,11 @@ class Registration:
             if before is None or before.about != hello.about:
                 self.say(f"{name} {later}")
             self.next_round[name] = hello
+            self.point(name)
 
     def _welcome(self, name: str, hello: Hello) -> None:
         """Answer a hello if its stage is decided."""
+        self.point(name)  # before it reads that it has left, which is so no more
         welcome = self.gathering.answer(hello.stage)
         if hello.stage == "about" and self.complete:
             welcome = Welcome(run=self.run, epoch=self.epoch, number=self.next_order.setdefault(name, 0))
@@ -422,7 +439,8 @@ class Registration:
             gone = self._gone(changes)
             for name in sorted({*self.left_this_round, *gone}):
                 member = self.members[name]
-                self.members[name] = Registered(told=member.told, away=(*member.away, (round, None)))
+                away, wish = (*member.away, (round, None)), name in self.left_this_round
+                self.members[name] = Registered(told=member.told, away=away, withdrawn=wish)
                 self.point(name)
             for name, hello in sorted(changes.items()):
                 if not hello.leaves and hello.about is not None:

@@ -43,8 +43,8 @@ class Other(_Facts):
     """Another participant as this one sees it.
 
     here: whether it is connected. round: the last round with an answer or a message from it. seen: when it was last
-    connected, in seconds since 1970. bytes_in, bytes_out: bytes of offers from it and to it. refused: how many of its
-    messages and registrations were refused; why: the newest reason. group: its group in the method.
+    connected or heard, in seconds since 1970. bytes_in, bytes_out: bytes of offers from it and to it. refused: how many
+    of its messages and registrations were refused; why: the newest reason. group: its group in the method.
     """
 
     here: bool
@@ -112,6 +112,7 @@ class StatusFile:
         self.round = self.rounds = 0
         self.facts: dict[str, dict[str, Any]] = {}
         self.seen: dict[str, float] = {}
+        self.heard: dict[str, int] = {}  # bytes from each participant until the last look
         self.over = Event()
         self.thread = Thread(target=self._keep, name="status", daemon=True)
 
@@ -143,7 +144,9 @@ class StatusFile:
     def _status(self, state: State) -> Status:
         link, now = self.link, round(time.time(), 1)
         present, counts = link.present(), link.refused.counts
-        self.seen |= dict.fromkeys(present, now)
+        # A participant that is refused may be gone again before the next look.
+        heard, self.heard = self.heard, dict(link.bytes_in)
+        self.seen |= dict.fromkeys([*present, *(id for id, size in self.heard.items() if size > heard.get(id, 0))], now)
         why = {refusal.who: refusal.why for refusal in link.refused}
         others = {
             id: Other(
