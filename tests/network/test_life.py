@@ -185,17 +185,10 @@ def test_a_process_ends_once_its_client_has_left_by_another_one(tmp_path: Path) 
     assert [row["events"] for row in result.rounds if "events" in row] == [{"left": ["c02"]}, {"joined": ["c02"]}]
 
 
-def test_who_waits_to_come_back_is_not_told_that_it_has_left(tmp_path: Path) -> None:
-    def twice() -> None:
-        there.departed()
-        there.arrive("c02")
-        with pytest.raises(RunError, match="it takes no part yet: end its fedkin net join"):
-            left(there.nodes["c02"].link, [])
-
-    with Life("fedavg", tmp_path, rounds=5) as there:
-        there.start(*OTHERS)
-        there.serve(then={1: lambda: there.depart("c02"), 3: twice})
-        there.ended()
+def test_who_waits_to_come_back_is_not_told_that_it_has_left() -> None:
+    waiting = SimpleNamespace(members={"c02": None}, next_round={"c02": None}, _is_active=lambda name: False)
+    refusal = Registration._refusal(cast(Registration, waiting), "c02", cast(Any, SimpleNamespace(leaves=True)))
+    assert refusal == "it takes no part yet: end its fedkin net join"
 
 
 @pytest.mark.slow
