@@ -111,7 +111,7 @@ def share_outlier_p(shares: Any, n: Any) -> float:
     differ from the others. The smallest two-sided p-value is corrected for clients and classes (Bonferroni).
 
     >>> round(share_outlier_p([[0.0, 1.0], [0.0, 1.0], [0.5, 0.5]], [4, 4, 4]), 3)
-    0.818
+    0.545
     """
     shares, n = as_vectors(shares, "shares"), np.rint(as_vectors(n, "n", ndim=1)).astype(np.int64)
     counts = np.rint(shares[n > 0] * n[n > 0, None]).astype(np.int64)

@@ -187,8 +187,8 @@ def sign(plan: Plan, x: Any, y: Any = None, *, ordered: bool = True) -> Signatur
     less; False if samples are in a random order or sorted by something.
 
     block x: mean of cos(Wx + b) sqrt(2 / F), random Fourier features (Rahimi and Recht 2007). block xy: the
-    covariance of Vx with a random sign per class (empty if fewer than
-    10 samples are of other classes than the most common one). block y: shares of classes. cells: means of classes.
+    covariance of Vx with a random sign per class (empty if fewer than 10 samples, and less than a quarter, are of other
+    classes than the most common one). block y: shares of classes. cells: means of classes.
 
     >>> import numpy as np
     >>> from fedkin.graph import Spread
@@ -209,8 +209,9 @@ def sign(plan: Plan, x: Any, y: Any = None, *, ordered: bool = True) -> Signatur
     cells = None
     if y is not None:
         features = (x @ to_xy).astype(np.float64) * np.sqrt(2 / plan.features)
-        alike = plan.target is None and len(y) - np.bincount(y).max(initial=0) < _FEWEST_OTHERS
-        blocks["xy"] = Moments.empty(to_xy.shape[1]) if alike else _together(features, plan.signs(y), effect, plan)
+        others = len(y) - np.bincount(y).max(initial=0) if plan.target is None else len(y)
+        rare = others < min(_FEWEST_OTHERS, len(y) / 4)
+        blocks["xy"] = Moments.empty(to_xy.shape[1]) if rare else _together(features, plan.signs(y), effect, plan)
         blocks["y"] = Moments.of(plan.shares(y), effect=effect, seed=plan.seed)
         cells = _cells((x @ to_cells).astype(np.float64) / np.sqrt(plan.projections), kinds, effect, plan)
     return Signature(len(x), blocks, cells, plan.key, flags)
