@@ -105,7 +105,7 @@ def test_the_state_of_a_run_has_every_member() -> None:
     about = About(n_train=3, n_test=1, digest="0" * 32)
     members = {
         "north": Registered(told={1: about}),
-        "south": Registered(told={2: about, 4: about}, away=((3, None),), withdrawn=True),
+        "south": Registered(told={2: about, 4: about}, away=((3, None),), withdrawn="b1"),
     }
     moved = json.loads(json.dumps(Registration.moved(cast(Registration, SimpleNamespace(members=members)))))
     assert {id: parse(Registered, tree, id) for id, tree in moved.items()} == members
@@ -172,7 +172,7 @@ def test_a_process_ends_once_its_client_has_left_by_another_one(tmp_path: Path) 
     def back() -> None:
         with there.network.link("c02") as link:
             now = read(Pointer, link.pull("server", "now", 30))
-            assert (now.left, now.withdrawn) == (True, True)
+            assert (now.left, now.withdrawn) == (True, there.nodes["c02"].life)
         there.arrive("c02")
 
     with Life("fedavg", tmp_path) as there:

@@ -359,7 +359,7 @@ class NetworkClient(ServerConnection):
         if now.left and self.leave_nonce:
             self.await_farewell(self.leave_nonce)
             return True
-        if now.withdrawn and not self.leave_nonce:
+        if now.withdrawn == self.life and not self.leave_nonce:
             self.say("this client leaves by its own wish: fedkin net join brings it back")
             return True
         if now.left:

@@ -83,13 +83,13 @@ def encode(message: WireMessage) -> bytes:
 class Pointer(WireMessage):
     """The number of a client's newest order. epoch: id of the server's process. left: whether the client has left.
 
-    withdrawn: whether it leaves, or has left, by its own wish, so that this process of it must end.
+    withdrawn: the process of the client that must end, since the client leaves, or has left, by its own wish.
     """
 
     epoch: Id
     number: Count
     left: StrictBool = False
-    withdrawn: StrictBool = False
+    withdrawn: Annotated[StrictStr, Field(pattern="^[0-9a-z]{0,32}$")] = ""
 
 
 class Order(WireMessage):

@@ -33,12 +33,12 @@ _LONGEST_PAUSE = 60.0  # longest time between two looks, after unreadable hellos
 class Registered(Settings):
     """A client of the federation. told: its descriptions, by the first round in which each counts. away: absences.
 
-    withdrawn: whether it has left by its own wish.
+    withdrawn: its process when it left by its own wish; a later process may have joined since the last checkpoint.
     """
 
     told: dict[int, About]
     away: tuple[Absence, ...] = ()
-    withdrawn: bool = False
+    withdrawn: str = ""
 
     @property
     def joins(self) -> int:
@@ -193,14 +193,14 @@ class Registration:
         with self.changed:
             number = self.next_order.get(name, 0)
             left = name in self.members and not self._is_active(name)
-            now = Pointer(epoch=self.epoch, number=number, left=left, withdrawn=self._is_withdrawn(name))
+            now = Pointer(epoch=self.epoch, number=number, left=left, withdrawn=self._withdrawn(name))
             self.link.offer(name, "now", encode(now))
 
-    def _is_withdrawn(self, name: str) -> bool:
-        """Whether a client has left by its own wish, or another process than its first one says that it leaves."""
+    def _withdrawn(self, name: str) -> str:
+        """The process of a client that has left by its own wish, or of which another process says so; else empty."""
         if (hello := self.next_round.get(name)) is not None:
-            return hello.leaves and self.has_paused(name)
-        return name in self.members and self.members[name].withdrawn
+            return self.processes.get(name, "") if hello.leaves and self.has_paused(name) else ""
+        return self.members[name].withdrawn if name in self.members else ""
 
     def _offer_terms(self, name: str) -> None:
         self.link.offer(name, "terms", encode(Terms(agreement=self.gathering.agreement, name=self.name)))
@@ -242,7 +242,7 @@ class Registration:
             if name in self.next_round and not self._is_active(name):
                 return "it takes no part yet: end its fedkin net join"
             return "" if name in self.members else "it takes no part, so that there is nothing to leave"
-        if self._is_withdrawn(name) and hello.life == self.processes.get(name):
+        if hello.life == self._withdrawn(name):
             return "it leaves by its own wish: only a new process of it takes part again"
         if words := difference(self.gathering.agreement, hello.agreement):
             return f"{words} (here: the server; there: {name})"
@@ -439,8 +439,9 @@ class Registration:
             gone = self._gone(changes)
             for name in sorted({*self.left_this_round, *gone}):
                 member = self.members[name]
-                away, wish = (*member.away, (round, None)), name in self.left_this_round
-                self.members[name] = Registered(told=member.told, away=away, withdrawn=wish)
+                withdrawn = self.processes.get(name, "") if name in self.left_this_round else ""
+                away = (*member.away, (round, None))
+                self.members[name] = Registered(told=member.told, away=away, withdrawn=withdrawn)
                 self.point(name)
             for name, hello in sorted(changes.items()):
                 if not hello.leaves and hello.about is not None:
