@@ -15,7 +15,7 @@ import fedkin.advice.work as work
 from advised import BENCH, LONER, QUICK, A, advised, federation, hospitals
 from fedkin.advice import Advice, Plan, advise
 from fedkin.advice.advising import _judgeable
-from fedkin.advice.recommending import without_column
+from fedkin.advice.recommending import rows_of
 from fedkin.advice.work import RowFacts
 from fedkin.errors import ConfigError, DataError, RunError
 from fedkin.federation import Client, Federation, Samples, Task
@@ -82,7 +82,7 @@ def test_test_samples_change_nothing_but_the_test_figures(made: Federation, foun
 
 def test_one_client_is_refused_before_its_samples_are_read(made: Federation) -> None:
     one = Federation([next(iter(made.values()))], made.task)
-    rows = {id: RowFacts(together=np.arange(1)) for id in one}
+    rows = {id: RowFacts(person=np.arange(1)) for id in one}
     with pytest.raises(DataError, match="advice compares clients, and here is only ann; expected at least 2"):
         advise(one, BENCH, QUICK, rows=rows)
 
@@ -206,20 +206,20 @@ def test_without_enough_events_there_is_no_advice() -> None:
         advised(federation({"a": (A, 90), "b": (A, 60)}, few=["b"]))
 
 
-def test_a_client_without_advice_lacks_samples_or_units() -> None:
+def test_a_client_without_advice_lacks_samples_or_persons() -> None:
     one, two = federation({"a": (A, 90), "b": (A, 1)}), federation({"a": (A, 90), "b": (A, 60)})
     assert re.fullmatch(r"[01] (non-)?events?", _judgeable(one, Plan(folds=3), 0, {}).unknown["b"])
     rows = {"b": RowFacts(np.arange(60) // 10)}
-    assert re.fullmatch(r"\d units? with(out)? an event", _judgeable(two, Plan(folds=3), 0, rows).unknown["b"])
+    assert re.fullmatch(r"\d persons? with(out)? an event", _judgeable(two, Plan(folds=3), 0, rows).unknown["b"])
     classes = federation({"a": (A, 90), "b": (A, 60)}, "classification")
-    # Some rows of the earliest unit are among the latest 25 %, so none is left to train on.
+    # Some rows of the earliest person are among the latest 25 %, so none is left to train on.
     rows = {"b": RowFacts(np.maximum(np.arange(60) - 52, 0), np.arange(60.0))}
     found = _judgeable(classes, Plan(folds=3), 0, rows)
-    assert found.unknown == {"b": "too few groups of rows that belong together"}
-    assert found.has == {"a": "90 samples", "b": "8 units"}
+    assert found.unknown == {"b": "too few persons"}
+    assert found.has == {"a": "90 samples", "b": "8 persons"}
 
 
-def test_intervals_count_units_of_rows_that_belong_together() -> None:
+def test_intervals_count_persons() -> None:
     rng = np.random.default_rng(0)
     clients = []
     for id in "abcd":
@@ -228,15 +228,15 @@ def test_intervals_count_units_of_rows_that_belong_together() -> None:
         samples = Samples(torch.from_numpy(x[rows]), torch.from_numpy(y[rows]))
         clients.append(Client(id, samples, samples))
     made = Federation(clients, Task(2, (4,), "risk"), "flips")
-    by_unit, by_row = (
+    by_person, by_row = (
         advise(made, BENCH, QUICK, rows={id: RowFacts(each, tested=each) for id in made})
         for each in (rows, np.arange(320))
     )
-    assert by_unit["a"].has == "20 units with an event"
+    assert by_person["a"].has == "20 persons with an event"
     for id in made:
-        one, other = present(by_unit[id].whole), present(by_row[id].whole)
+        one, other = present(by_person[id].whole), present(by_row[id].whole)
         assert one.deviation > 2 * other.deviation
-        test, by_rows = present(by_unit[id].test), present(by_row[id].test)
+        test, by_rows = present(by_person[id].test), present(by_row[id].test)
         assert present(test.high) - present(test.low) > 1.5 * (present(by_rows.high) - present(by_rows.low))
 
 
@@ -247,9 +247,22 @@ def test_segmentation_is_refused() -> None:
         advised(Federation([Client("a", samples, samples), Client("b", samples, samples)], task))
 
 
-def test_what_keeps_rows_together_is_left_out_unless_it_has_a_role(tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text("site,patient,stay,age,died\na,1,1,60,0\nb,2,2,70,1\n")
-    data = {"source": "csv", "path": "t.csv", "target": "died", "client": "site", "person": "patient"}
-    experiment = Experiment.of({**TABLE, "data": data, "scenario": {"name": "natural"}, "model": {"name": "mlp"}})
-    assert without_column(experiment, "patient", tmp_path) is experiment
-    assert without_column(experiment, "stay", tmp_path).table["data"]["leave_out"] == ["stay"]
+def test_persons_are_known_in_tables_of_own_rows_only(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("site,patient,age,died\na,x,60,0\na,y,61,0\na,x,62,1\nb,x,70,1\nb,z,71,0\n")
+    data = {
+        "source": "csv",
+        "path": "t.csv",
+        "target": "died",
+        "client": "site",
+        "person": "patient",
+        "test_fraction": 0.4,
+    }
+    own = Experiment.of({**TABLE, "data": data, "scenario": {"name": "natural"}, "model": {"name": "mlp"}})
+    rows = rows_of(own, own.federation(tmp_path), tmp_path)
+    for id, count in (("a", 2), ("b", 2)):
+        train, test = set(present(rows[id].person).tolist()), set(present(rows[id].tested).tolist())
+        assert not train & test, "all rows of a person are on one side of the split"
+        assert len(train | test) == count
+    dealt = own.with_changes(scenario={"name": "iid", "clients": 2})
+    with pytest.raises(ConfigError, match=r"data.person: advice knows persons only in tables"):
+        rows_of(dealt, own.federation(tmp_path), tmp_path)

@@ -70,7 +70,7 @@ def test_folds_are_judged_by_themselves() -> None:
 
 
 @pytest.mark.parametrize("kind", ["classification", "risk", "regression"])
-def test_equal_rows_of_a_unit_count_once(kind: Kind) -> None:
+def test_equal_rows_of_a_person_count_once(kind: Kind) -> None:
     rng = np.random.default_rng(0)
     labels = np.arange(40) % 2
     values = rng.integers(0, 2, (2, 2, 40)).astype(np.float64)  # [models, folds, samples]
@@ -123,11 +123,11 @@ def test_events_are_counted_on_the_rarer_side() -> None:
     assert enough_for_verdict(RISK, torch.tensor([1] * 10 + [0] * 10)) == (True, "10 events")
 
 
-def test_a_unit_with_any_event_is_one_event() -> None:
+def test_a_person_with_any_event_is_one_event() -> None:
     labels, units = torch.tensor([1, 0, 1, 0] * 9 + [0, 0] * 20), np.repeat(np.arange(29), [4] * 9 + [2] * 20)
-    assert enough_for_verdict(RISK, labels, units) == (False, "9 units with an event")
-    assert enough_for_verdict(RISK, 1 - labels, units) == (False, "0 units without an event")
-    assert enough_for_verdict(Task(2, (3,)), labels[:8], units[:8]) == (False, "2 units")
+    assert enough_for_verdict(RISK, labels, units) == (False, "9 persons with an event")
+    assert enough_for_verdict(RISK, 1 - labels, units) == (False, "0 persons without an event")
+    assert enough_for_verdict(Task(2, (3,)), labels[:8], units[:8]) == (False, "2 persons")
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Folds: each sample is validated once, what belongs together stays together, and time runs forward."""
+"""Folds: each sample is validated once, a person is in one fold, and time runs forward."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_each_sample_is_validated_once_and_each_class_is_dealt_evenly(labels: li
 
 @given(units=st.lists(st.integers(0, 9), min_size=12, max_size=60), seed=st.integers(0, 99))
 @settings(max_examples=40, deadline=None)
-def test_samples_that_belong_together_are_in_one_fold(units: list[int], seed: int) -> None:
+def test_samples_of_a_person_are_in_one_fold(units: list[int], seed: int) -> None:
     rng = np.random.default_rng(seed)
     found = folds_of(samples(rng.integers(0, 2, len(units)).tolist()), RISK, 3, "a", seed, RowFacts(np.array(units)))
     assert all(len(set(found.fold[np.array(units) == unit])) == 1 for unit in set(units))

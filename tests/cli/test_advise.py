@@ -14,7 +14,7 @@ from fedkin.records.files import read_json
 from fedkin.running.experiment import load
 from fedkin.running.loop import run_experiment
 
-HOSPITALS = ["--target", "died", "--client", "hospital", "--together", "patient"]
+HOSPITALS = ["--target", "died", "--client", "hospital", "--person", "patient"]
 FAST = ["--set", "training.rounds=20", "--set", "model.hidden=[6]", "--budget", "0.001"]
 
 
@@ -54,7 +54,7 @@ def test_the_experiment_does_what_was_recommended(advised: Path) -> None:
     recorded = load(advised / "given" / "experiment.toml")
     for section in ("scenario", "model", "training", "method", "faults", "run"):
         assert getattr(experiment, section) == getattr(recorded, section)
-    assert "patient" in experiment.table["data"]["leave_out"]
+    assert experiment.table["data"]["person"] == "patient"
     result = run_experiment(experiment, Path("data"))
     assert {client["id"] for client in told["clients"]} <= result.models.keys()
     groups = [sorted(members) for members in experiment.table["method"]["groups"].values()]
@@ -104,8 +104,8 @@ def test_who_should_train_alone_gets_an_experiment_without_groups(tmp_path: Path
     ("more", "text"),
     [
         (["--client", "hospital"], "--target: name the column to predict"),
-        (["--target", "died", "--client", "hospital", "--together", "patiend"],
-         "together: no column 'patiend'; did you mean 'patient'"),
+        (["--target", "died", "--client", "hospital", "--person", "patiend"],
+         "person: no column 'patiend'; did you mean 'patient'"),
         (["--target", "died", "--client", "hospital", "--budget", "0"], "budget: expected minutes above 0"),
     ],
 )  # fmt: skip

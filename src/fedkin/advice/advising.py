@@ -128,7 +128,7 @@ class _Judgeable:
 
     Thus the advice depends neither on client ids nor on the other clients. ids: {name: client id}. folds: by name.
     unknown: {client id: what it has} for clients with too few samples. has: {client id: its samples, or events}.
-    tested: {client id: the unit of each test sample}, if some belong together.
+    tested: {client id: the person of each test sample}, if persons are known.
     """
 
     ids: Mapping[str, str]
@@ -162,7 +162,7 @@ def _judgeable(federation: Federation, plan: Plan, seed: int, rows: Mapping[str,
             ids[name], folds[name] = id, dealt
         else:
             late = f" in the latest {LATEST:.0%} of its rows" if dealt.by_time else ""
-            unknown[id] = "too few groups of rows that belong together" if enough else has + late
+            unknown[id] = "too few persons" if enough else has + late
     tested = {id: each.tested for id, each in rows.items() if each.tested is not None}
     return _Judgeable(ids, folds, unknown, all_has, tested)
 

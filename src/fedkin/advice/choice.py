@@ -91,7 +91,7 @@ class Marks(NamedTuple):
     """The numbers of a fold whose means are a model's metric, for one kind of task; higher is better.
 
     sides: the numbers of all samples; in a risk task, those of events and those of non-events. loss: the mean loss.
-    units: for each side the unit of each number, if some samples belong together; None: each is independent.
+    units: for each side the person of each number; None: each sample is independent.
     """
 
     kind: str
@@ -125,17 +125,17 @@ def losses_of(task: Task, outputs: Tensor, targets: Tensor) -> Values:
 def enough_for_verdict(task: Task, targets: Tensor, units: Labels | None = None) -> tuple[bool, str]:
     """Whether these validation samples are enough for a verdict (`fedkin.analysis.paired.enough`), and their number.
 
-    units: the unit of each sample; each unit counts once, as an event if any of its samples is one.
+    units: the person of each sample; each counts once, as an event if any of its samples is one.
     """
     n = len(targets) if units is None else len(np.unique(units))
-    one = "sample" if units is None else "unit"
+    one = "sample" if units is None else "person"
     if task.kind != "risk":
         return enough(n), f"{n} {one}{'s' * (n != 1)}"
     event = (targets == 1).numpy()
     events = int(event.sum()) if units is None else len(np.unique(units[event]))
     rarer, word, which = (events, "event", "with") if events <= n - events else (n - events, "non-event", "without")
     many = "s" * (rarer != 1)
-    return enough(n, events), f"{rarer} {word}{many}" if units is None else f"{rarer} unit{many} {which} an event"
+    return enough(n, events), f"{rarer} {word}{many}" if units is None else f"{rarer} person{many} {which} an event"
 
 
 def marks_of(outcomes: Outcomes, loss: float = math.nan, units: Labels | None = None) -> Marks | None:
@@ -184,7 +184,7 @@ def gain_over(mine: Sequence[Marks], theirs: Sequence[Marks]) -> Estimate | None
 
 
 def difference_of(task: Task, mine: Outcomes, theirs: Outcomes, units: Labels | None) -> Difference:
-    """How much better one model is than another on test samples, with an interval; units: the unit of each sample."""
+    """How much better one model is than another on test samples, with an interval; units: the person of each sample."""
     found = difference(task.metric.name, mine, theirs, LEVEL)
     one, other = (marks_of(each, units=units) for each in (mine, theirs))
     if units is None or one is None or other is None:

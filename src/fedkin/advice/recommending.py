@@ -19,7 +19,7 @@ from fedkin.advice.partners import MOST
 from fedkin.advice.result import Advice
 from fedkin.advice.work import Bench, RowFacts, method_of, trained
 from fedkin.data.sources.tables import TableSource
-from fedkin.errors import ConfigError, nearest
+from fedkin.errors import ConfigError
 from fedkin.federation import Federation
 from fedkin.federation.table_columns import columns_of
 from fedkin.federation.table_values import numbers, texts
@@ -129,22 +129,20 @@ def recommend(
     folder: Path,
     *,
     budget: Budget | None = None,
-    together: str | None = None,
     partners: bool | None = None,
     progress: Progress = lambda step, done, total: None,
 ) -> Advice:
     """Advise on an experiment's data; writes advice.json, recommended.toml, and the runs `local` and `given`.
 
-    If all should train alone, there is no run `given`. budget: the time it may take (None: try everything). together: a
-    column whose equal values are never split between folds. partners: whether to compute what each partner adds (None:
-    only without a budget, for at most 6 clients). Finished runs in `folder` are not run again.
+    If all should train alone, there is no run `given`. budget: the time it may take (None: try everything). partners:
+    whether to compute what each partner adds (None: only without a budget, for at most 6 clients). Finished runs in
+    `folder` are not run again.
     """
     if getattr(MODELS[experiment.model.name], "deal_bodies", None) is not None:
         raise ConfigError("advice needs one net for all clients; choose another model than 'mixed'")
-    experiment = without_column(experiment, together, data_root)
     federation = experiment.federation(data_root)
     bench = Bench(experiment.model, experiment.training, experiment.run, experiment.run.seed)
-    rows = rows_of(experiment, federation, data_root, together)
+    rows = rows_of(experiment, federation, data_root)
     plan, goes_on, most = None, lambda rate: True, MOST if partners else 0
     if budget is not None:
         progress("plan", 0, 1)
@@ -169,35 +167,21 @@ def recommend(
     return advice
 
 
-def without_column(experiment: Experiment, together: str | None, data_root: Path) -> Experiment:
-    """The experiment without this column among the inputs: a patient's number must not be an input.
+def rows_of(experiment: Experiment, federation: Federation, data_root: Path) -> Mapping[str, RowFacts]:
+    """Facts about each client's samples: persons and times, if columns of a table name them.
 
-    Raises ConfigError if there is no such column.
-    """
-    data = experiment.data
-    if together is None or not isinstance(data, TableSource) or together in (*data.leave_out, *data.roles.values()):
-        return experiment
-    names = data.rows(data_root)[0].column_names
-    if together not in names:
-        raise ConfigError(f"together: no column {together!r}; {nearest(together, names)}")
-    return experiment.with_changes(**{"data.leave_out": [*data.leave_out, together]})
-
-
-def rows_of(
-    experiment: Experiment, federation: Federation, data_root: Path, together: str | None
-) -> Mapping[str, RowFacts]:
-    """Facts about each client's samples: which have the same value in column `together`, and times.
-
-    Raises ConfigError if the data are no table of the clients' own rows.
+    Raises ConfigError for persons in other data than tables of the clients' own rows.
     """
     source = experiment.data
     if not isinstance(source, TableSource) or experiment.scenario.name != "natural":
-        if together is not None:
-            raise ConfigError("together: only for tables whose rows are the clients' own (scenario natural)")
+        if getattr(source, "person", None) is not None:
+            raise ConfigError(
+                "data.person: advice knows persons only in tables of the clients' own rows (scenario natural)"
+            )
         return {}
-    if together is None and source.time is None:
+    if source.person is None and source.time is None:
         return {}
-    facts = _rows_of_table(source, data_root, together)
+    facts = _rows_of_table(source, data_root)
     every = slice(None)
     return {
         id: facts.take(*(every if rows is None else rows.numpy() for rows in (client.train.rows, client.test.rows)))
@@ -205,18 +189,14 @@ def rows_of(
     }
 
 
-def _rows_of_table(source: TableSource, data_root: Path, together: str | None) -> RowFacts:
+def _rows_of_table(source: TableSource, data_root: Path) -> RowFacts:
     """Facts about all rows of a table."""
     table, owner = source.table(data_root)
     plain = table if source.tokens is None else table.drop_columns([source.tokens])
     is_test = columns_of(plain, source.reading(owner)).is_test
-    unit = when = None
-    if together is not None:
-        values = [repr(value) for value in texts(table, together)]
-        unit = np.unique(np.array(values), return_inverse=True)[1].reshape(-1)
-    if source.time is not None:
-        when = numbers(table, source.time)
-    return RowFacts(unit, when, unit).take(~is_test, is_test)
+    person = None if source.person is None else np.unique(texts(table, source.person), return_inverse=True)[1]
+    when = None if source.time is None else numbers(table, source.time)
+    return RowFacts(person, when, person).take(~is_test, is_test)
 
 
 def recommended(experiment: Experiment, advice: Advice, plan: Plan | None) -> Experiment:

@@ -42,27 +42,27 @@ LATEST = 0.25
 class RowFacts:
     """Facts about a client's samples, in addition to their values.
 
-    together [n]: training samples with the same number are one unit, never split (the stays of one patient); None: each
-    is independent. when [n]: their times; the latest are held out. None: samples are held out at random. tested: the
-    unit of each test sample.
+    person [n]: the person of each training sample, as a number; a person's samples are one unit, never split. None:
+    each sample is independent. when [n]: their times; the latest are held out. None: samples are held out at random.
+    tested: the person of each test sample.
     """
 
-    together: Labels | None = None
+    person: Labels | None = None
     when: npt.NDArray[np.float64] | None = None
     tested: Labels | None = None
 
     def take(self, train: Any, test: Any) -> RowFacts:
         """The facts about these training and test samples only."""
-        together, tested = None if self.together is None else self.together[train], self.tested
+        person, tested = None if self.person is None else self.person[train], self.tested
         when = None if self.when is None else self.when[train]
-        return RowFacts(together, when, None if tested is None else tested[test])
+        return RowFacts(person, when, None if tested is None else tested[test])
 
 
 @dataclass(frozen=True, eq=False)
 class Folds:
     """One client's folds. fold: the fold of each training sample, [n] from 0; -1 for samples always trained on.
 
-    units [n]: the unit of each sample, as `RowFacts.together`.
+    units [n]: the person of each sample, as `RowFacts.person`.
     """
 
     fold: Labels
@@ -98,10 +98,10 @@ def folds_of(samples: Samples, task: Task, count: int, name: str, seed: int, row
     n = len(samples)
     rows = rows or RowFacts()
     if rows.when is not None:
-        return Folds(_latest(rows.when, rows.together, count), count, by_time=True, units=rows.together)
+        return Folds(_latest(rows.when, rows.person, count), count, by_time=True, units=rows.person)
     draw = rng(seed, name, "folds")
     labels = samples.labels().numpy() if task.labels else np.zeros(n, np.int64)
-    unit = np.arange(n) if rows.together is None else _units(rows.together)
+    unit = np.arange(n) if rows.person is None else _units(rows.person)
     units = int(unit.max()) + 1
     # A unit counts as its rarest class: among a patient's samples, the event must be distributed evenly.
     rare = np.bincount(labels, minlength=int(labels.max()) + 1)[labels]
@@ -110,16 +110,16 @@ def folds_of(samples: Samples, task: Task, count: int, name: str, seed: int, row
     sizes = np.bincount(unit, minlength=units)
     shuffled = draw.permutation(units)
     ranked = shuffled[np.lexsort([-sizes[shuffled], labels[first[shuffled]]])]
-    if rows.together is None:
+    if rows.person is None:
         dealt = np.empty(units, np.int64)
         dealt[ranked] = (np.arange(units) + int(draw.integers(count))) % count
         return Folds(dealt[unit], count)
-    return Folds(_even(ranked, sizes, labels[first], count)[unit], count, units=rows.together)
+    return Folds(_even(ranked, sizes, labels[first], count)[unit], count, units=rows.person)
 
 
-def _units(together: Labels) -> Labels:
-    """Number the units of samples that belong together from 0."""
-    return np.unique(together, return_inverse=True)[1].reshape(-1).astype(np.int64)
+def _units(person: Labels) -> Labels:
+    """Number the persons from 0."""
+    return np.unique(person, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
 def _even(ranked: Labels, sizes: Labels, kind: Labels, count: int) -> Labels:
@@ -134,10 +134,10 @@ def _even(ranked: Labels, sizes: Labels, kind: Labels, count: int) -> Labels:
     return dealt
 
 
-def _latest(when: npt.NDArray[np.float64], together: Labels | None, count: int) -> Labels:
+def _latest(when: npt.NDArray[np.float64], person: Labels | None, count: int) -> Labels:
     """Hold out the share LATEST of the samples in `count` periods; a unit has the time of its latest sample."""
     n = len(when)
-    unit = np.arange(n) if together is None else _units(together)
+    unit = np.arange(n) if person is None else _units(person)
     latest = np.full(n, -np.inf)
     np.maximum.at(latest, unit, when)
     when = latest[unit]

@@ -48,6 +48,7 @@ def init(
     client: str | None = options.TABLE_CLIENT,
     time: str | None = options.TABLE_TIME,
     group: str | None = options.TABLE_GROUP,
+    person: str | None = options.TABLE_PERSON,
     kind: str | None = options.TABLE_KIND,
     leave_out: str = options.TABLE_LEAVE_OUT,
     decimal: str | None = typer.Option(None, help="The decimal mark: . or , (CSV).", metavar="MARK"),
@@ -72,8 +73,9 @@ def init(
     from fedkin.running.init_experiment import first_experiment
 
     given = options.given(
-        target=target, client=client, time=time, group=group, kind=kind, leave_out=options.comma_list(leave_out),
-        decimal=decimal, thousands=thousands, missing=options.comma_list(missing), dates=dates,
+        target=target, client=client, time=time, group=group, person=person, kind=kind,
+        leave_out=options.comma_list(leave_out), decimal=decimal, thousands=thousands,
+        missing=options.comma_list(missing), dates=dates,
     )  # fmt: skip
     if look:
         look_at(data, given, data_root, json)
@@ -245,11 +247,9 @@ def advise(
     client: str | None = options.TABLE_CLIENT,
     time: str | None = options.TABLE_TIME,
     group: str | None = options.TABLE_GROUP,
+    person: str | None = options.TABLE_PERSON,
     kind: str | None = options.TABLE_KIND,
     leave_out: str = options.TABLE_LEAVE_OUT,
-    together: str | None = typer.Option(
-        None, help="A column, such as the patient: rows with the same value stay in one fold.", metavar="COLUMN"
-    ),
     budget: float | None = typer.Option(
         None,
         help="Minutes from the start to the report: fewer folds, rates and rounds are tried to keep to them.",
@@ -278,8 +278,9 @@ def advise(
 
     limit = None if budget is None else Budget(budget, begun=begun)
     given = options.given(
-        target=target, client=client, time=time, group=group, kind=kind, leave_out=options.comma_list(leave_out)
-    )
+        target=target, client=client, time=time, group=group, person=person, kind=kind,
+        leave_out=options.comma_list(leave_out),
+    )  # fmt: skip
     experiment = _experiment(data, given, changes, seed)
     folder = out if out is not None else Path("runs") / f"advice-{experiment.name}"
     if folder.exists() and not folder.is_dir():
@@ -287,7 +288,7 @@ def advise(
     root = data_root or Path("data")
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder), _advice_progress(json, folder) as step:
-        advice = recommend(experiment, root, folder, budget=limit, together=together, partners=partners, progress=step)
+        advice = recommend(experiment, root, folder, budget=limit, partners=partners, progress=step)
         report = write_report([folder], folder / "report.html")
     if limit is not None and limit.spent > 60 * limit.minutes:
         late = f"took {limit.spent / 60:.1f} minutes, more than the budget of {limit.minutes:g}"

@@ -45,6 +45,10 @@ TABLE_TIME = typer.Option(
     metavar="COLUMN",
 )  # fmt: skip
 TABLE_GROUP = typer.Option(None, help="The column of known groups of clients (tables).", metavar="COLUMN")
+TABLE_PERSON = typer.Option(
+    None, help="A column, such as the patient: all rows of a person are on one side of each split (tables).",
+    metavar="COLUMN",
+)  # fmt: skip
 TABLE_KIND = typer.Option(
     None, help="classification, risk or regression (tables). Default: by the values.", metavar="KIND"
 )

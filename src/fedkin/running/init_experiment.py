@@ -45,7 +45,7 @@ _CSV = ("decimal", "thousands", "missing", "dates")
 _SCALED = "mean and std are those of all clients' training samples."
 
 
-# What the user says about the data: target, client, time, group, kind, leave_out, and the settings of CSV files.
+# What the user says: target, client, time, group, person, kind, leave_out, and the settings of CSV files.
 DataOptions = Mapping[str, Any]
 
 
@@ -130,7 +130,7 @@ def first_experiment(data: Path, given: DataOptions) -> FirstExperiment:
         settings, dataset = of_images(path)
         notes = [_FOLDERS]
     else:
-        known = ("target", "client", "group", "kind", "leave_out")
+        known = ("target", "client", "group", "person", "kind", "leave_out")
         check_allowed(given, known, "a saved dataset has splits of its own")
         settings, dataset = of_saved(path, dict(given))
     return _of_dataset(_name_of(data), settings, dataset, notes)
@@ -188,8 +188,9 @@ def _of_table(data: Path, given: DataOptions) -> FirstExperiment:
     reading = without(whole, inspection)
     settings = {
         "source": source.source, "path": str(data.absolute()), "target": reading.target, "client": source.client,
-        "time": reading.time, "group": reading.group, "kind": inspection.encoded.target.kind,
-        "leave_out": list(reading.leave_out) or None, "categories": coded or None,
+        "time": reading.time, "group": reading.group, "person": reading.person,
+        "kind": inspection.encoded.target.kind, "leave_out": list(reading.leave_out) or None,
+        "categories": coded or None,
         **{name: value for name, value in given.items() if name in _CSV},
     }  # fmt: skip
     sizes = sorted(one.train for one in inspection.clients)
