@@ -367,12 +367,6 @@ def test_a_federation_or_method_that_a_table_does_not_have_is_refused(folder: Pa
         assert said in refused("reproduce", *words, "--quick")
 
 
-def short(found: str) -> str:
-    """What pages show of a figure with its interval: +0.6 (-10.1 to +11.3) is +0.6±10.7."""
-    value, low, _, high = found.translate(str.maketrans("", "", "()")).split()
-    return f"{value}±{(float(high) - float(low)) / 2:.1f}"
-
-
 @pytest.mark.slow
 def test_quick_says_that_it_is_quick_and_a_claim_shows_what_was_found_and_what_was_needed(folder: Path) -> None:
     both = {"better": "fedavg", "than": "fedavg-slow"}
@@ -390,7 +384,7 @@ def test_quick_says_that_it_is_quick_and_a_claim_shows_what_was_found_and_what_w
     assert plain["needed"] == "above 0"
     assert (figure["needed"], figure["verdict"]) == ("above -500.0", "holds")
     index = (pages / "index.md").read_text()
-    assert f"| margin (needed: above -900.0) | **holds** {short(plain['found'])} |" in index
+    assert f"| margin (needed: above -900.0) | **holds** {plain['found']} |" in index
 
 
 @pytest.mark.slow
@@ -411,7 +405,7 @@ def test_a_claim_of_a_paper_is_not_judged_on_less_than_half_of_its_rounds(folder
         index = (pages / "index.md").read_text()
         assert f"holds {int(verdict == 'holds')}, does not hold 0, open 1, not judged" in index
         assert f"](tiny.md)** (3 seeds, 1 of {rounds} rounds; ours: holds 1)" in index
-        value = f"**{verdict}** {short(found['theirs', 'six clients'][1])}"
+        value = f"**{verdict}** {found['theirs', 'six clients'][1]}"
         assert f"| theirs (paper: 2 against 1; needed: above -900.0) | {value} |" in index
 
 
@@ -556,3 +550,24 @@ def test_a_claim_on_two_federations_names_its_figure_wherever_that_is_given() ->
     line = results._claims(table, [{**row, "federation": part.name} for part in table.federation])[-1]
     assert line.startswith("| it is better (paper: 12.3) |")
     assert line.count("12.3") == 1
+
+
+@pytest.mark.parametrize(
+    ("figure", "gains", "shown"),
+    [
+        # From 1.62 to 1.74: ends that are rounded first, 1.6 and 1.7, would give ±0.0.
+        ("mean", (0.01655, 0.01678, 0.01703), "+1.7±0.1"),
+        ("bytes", (-163.1e6, -163.1e6, -163.11e6), "+163.1 MB"),
+        ("bytes", (-1.62e8, -1.63e8, -1.64e8), "+163.0±2.5 MB"),
+        ("bytes", (-0.9e9, -1.1e9, -1.2e9), "+1.1±0.4 GB"),
+    ],
+)  # fmt: skip
+def test_the_half_interval_of_a_claim_is_not_that_of_rounded_ends(figure: str, gains: Any, shown: str) -> None:
+    table = DEFINITIONS["flt-mnist"]
+    claim = next(one for one in table.claim if (one.better, one.than) == ("flt", "local"))
+    table = table.model_copy(update={"claim": (claim.model_copy(update={"figure": figure}),)})
+    rows = [
+        {"federation": table.federation[0].name, "row": name, "seed": str(seed), "metric": "accuracy", figure: value}
+        for name, values in {"flt": map(str, gains), "local": ("0.0",) * 3}.items() for seed, value in enumerate(values)
+    ]  # fmt: skip
+    assert results.claim_rows(table, rows, ROOT / "presets" / "tables")[0]["found"] == shown

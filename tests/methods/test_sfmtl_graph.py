@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch.nn import functional as F
 
 from fedkin.engines import LocalEngine, Setup
 from fedkin.errors import ConfigError
-from fedkin.federation import Client, Federation, Task
+from fedkin.federation import Change, Client, Federation, Task
 from fedkin.keys import rng
 from fedkin.learning import Net, Training
 from fedkin.learning.net import body_of, head_of
@@ -40,6 +41,22 @@ def test_only_heads_anchors_owned_classes_and_counts_travel() -> None:
     assert sorted(tuple(message["classes"]) for message in up) == [(0, 1), (2, 5)]
     assert {m.phase for m in outcome.traffic if m.receiver == "server"} == {"train"}
     assert {m.phase for m in outcome.traffic if m.sender == "server"} == {"update"}
+
+
+@pytest.mark.parametrize("anchors", ["exponential", "mean"])
+def test_a_client_whose_classes_changed_sends_the_anchors_of_its_new_ones(anchors: str) -> None:
+    before, after_change = (
+        classes_federation([(0, 1), (2, 5)], [12] * 2),
+        classes_federation([(1, 3), (2, 5)], [12] * 2),
+    )
+    id = min(before)
+    moved = replace(before[id], changes=(Change(2, after_change[id].train, after_change[id].test),))
+    engine = Watched(small_setup(SfmtlGraph(anchors=anchors), Federation([moved, before[max(before)]], before.task)))
+    for round, classes in ((1, (0, 1)), (2, (1, 3))):
+        engine.round(round)
+        sent = engine.replies("train")[id]
+        assert tuple(sent["classes"]) == classes
+        assert len(sent["anchors"]) == len(classes)
 
 
 def test_an_empty_graph_moves_no_head_whatever_lambda() -> None:

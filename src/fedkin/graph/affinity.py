@@ -46,7 +46,7 @@ def epsilon(s: Any, threshold: float) -> Matrix:
 
 
 def gamma(d: Any, threshold: float | None = None) -> Matrix:
-    """Return 1 where the distance d_ij < threshold, else 0 (FLT, Algorithm 1).
+    """Return 1 where the distance d_ij < threshold, else 0 (FLT, Algorithm 2, line 17).
 
     threshold: None takes `gap_threshold(d)`. `d` must be dense.
 

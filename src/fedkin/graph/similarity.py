@@ -230,7 +230,7 @@ def _mask(owned: Any, shape: tuple[int, ...], match: str) -> Any:
 
 
 def minimum(u: Any, v: Any = None) -> Array:
-    """Return the minimum over pairs of centres of |u_r - v_s|_2 (FLT, Algorithm 1): [n, n], or [n, m] to the sets `v`.
+    """Return the minimum over pairs of centres of |u_r - v_s|_2 (FLT, Algorithm 2): [n, n], or [n, m] to the sets `v`.
 
     u, v: sets of centres, [n, k, d] or a list of [k_i, d].
 

@@ -152,7 +152,7 @@ class SfmtlGraph(SigningMethod):
         same: signatures and groups from the test, None unless `graph.groups` is "same".
 
         A client's state: params, its own model. anchors: a feature vector per class [C, d], zero for a class that was
-        never seen. known: which classes were seen [C].
+        never seen. known: which of its present classes were seen [C].
         """
         server.state = {"same": None}
 
@@ -174,7 +174,9 @@ class SfmtlGraph(SigningMethod):
         fitted = yield from Fit(state["params"], loss, carry=carry)
         state["params"] = fitted.params
         if self.anchors == "exponential":
-            state["anchors"], state["known"] = fitted.carry["anchors"], fitted.carry["known"]
+            # A class that the client no longer has would enter its similarities for ever.
+            present = torch.bincount(client.train.labels(), minlength=client.task.classes) > 0
+            state["anchors"], state["known"] = fitted.carry["anchors"], fitted.carry["known"] & present
         else:
             z = yield from Infer(fitted.params, "features")
             mean, count = class_means(z, client.train.labels(), None, client.task.classes)

@@ -39,7 +39,6 @@ _SHORT = {"cannot be told apart": "open"}
 _UNJUDGED = "not judged"
 _COUNTED = (*_WORDS.values(), _UNJUDGED)
 _LEGEND = "[how to read it](index.md#how-to-read-a-page)"
-_INTERVAL = re.compile(r"([+-]?[\d.]+)(| \w+) \(([+-]?[\d.]+)\2 to ([+-]?[\d.]+)\2\)")
 
 
 # -- the CSV file, and the verdicts from it ----------------------------------------------------------------------------
@@ -159,24 +158,31 @@ def _judged_row(claim: Claim, part: Part, rows: Sequence[Cells], rounds: int) ->
     found, share = claim_value(claim, _by_row(rows)), METRICS[rows[0]["metric"]].share
     if found is None:
         return _claim_row(claim, part, verdict=UNKNOWN)
-    bounds = "" if found.low is None or found.high is None else (
-        f" ({_claim_text(found.low, claim, share)} to {_claim_text(found.high, claim, share)})"
-    )  # fmt: skip
     verdict, whole = _WORDS.get(found.against(claim.needed), "one seed: no verdict"), part.paper_rounds
     if whole is not None and 2 * rounds < whole and claim.figure != "bytes" and not claim.ours:
         verdict = _UNJUDGED
     return _claim_row(
-        claim, part, verdict=verdict, found=_claim_text(found.value, claim, share) + bounds,
+        claim, part, verdict=verdict, found=_found_text(found, claim, share),
         needed=f"above {_claim_text(claim.needed, claim, share) if claim.needed else '0'}",
         seeds=str(found.seeds), length="" if whole is None else f"{rounds} of {whole} rounds",
     )  # fmt: skip
 
 
-def _claim_text(value: float, claim: Claim, share: bool) -> str:
-    """A difference of two rows with its sign, or the figure of one row."""
+def _found_text(found: Added, claim: Claim, share: bool) -> str:
+    """A figure, ± half its interval unless that is unknown or rounds to 0."""
+    value = _claim_text(found.value, claim, share)
+    if found.low is None or found.high is None:
+        return value
+    half = _claim_text((found.high - found.low) / 2, claim, share, found.value).lstrip("+").partition(" ")[0]
+    figure, space, unit = value.partition(" ")
+    return f"{figure}±{half}{space}{unit}" if float(half) else value
+
+
+def _claim_text(value: float, claim: Claim, share: bool, like: float = 0.0) -> str:
+    """A difference of two rows with its sign, or the figure of one row. like: bytes whose unit is taken."""
     sign = "" if claim.than is None else "+"
     if claim.figure in ("bytes", "best_bytes"):
-        return ("+" if sign and value > 0 else "-" if value < 0 else "") + megabytes(abs(value))
+        return ("+" if sign and value > 0 else "-" if value < 0 else "") + megabytes(abs(value), abs(like))
     if claim.figure == "best_round":
         return f"{value:{sign}.1f} rounds"
     return number(value, share and claim.figure not in ("ari", "variance"), sign)
@@ -414,25 +420,9 @@ def _claim_cells(table: PaperTable, claim: str, rows: Sequence[Cells], parts: Se
     text = claim if table.paper is None else claim.removeprefix(OURS).strip()
     verdicts = {}
     for row in rows:
-        verdict = f"**{_SHORT.get(row['verdict'], row['verdict'])}** {_short(row['found'])}".strip()
+        verdict = f"**{_SHORT.get(row['verdict'], row['verdict'])}** {row['found']}".strip()
         verdicts[row["federation"]] = verdict + (f" (paper: {row['paper']})" if row["paper"] and not printed else "")
     return [text + (f" ({notes})" if notes else ""), *(verdicts.get(part, "–") for part in parts)]
-
-
-def _short(found: str) -> str:
-    """Write a figure's symmetric interval as ±; a figure with several units stays unchanged.
-
-    >>> _short("+11.3 (+10.8 to +11.8)"), _short("+163.1 MB (+163.1 MB to +163.1 MB)"), _short("0.4")
-    ('+11.3±0.5', '+163.1 MB', '0.4')
-    >>> _short("+1.0 GB (+900.0 MB to +1.1 GB)")
-    '+1.0 GB (+900.0 MB to +1.1 GB)'
-    """
-    if (parts := _INTERVAL.fullmatch(found)) is None:
-        return found
-    value, unit, low, high = parts.groups()
-    digits = len(value.partition(".")[2])
-    half = f"{(float(high) - float(low)) / 2:.{digits}f}"
-    return f"{value}{'±' + half if float(half) else ''}{unit}"
 
 
 def settings_text(name: str, table: PaperTable, presets: Path, quick: bool = False) -> str:

@@ -7,14 +7,14 @@ import statistics
 from collections.abc import Sequence
 
 
-def megabytes(count: float) -> str:
-    """Bytes in readable units: 1 kB is 1,000 bytes.
+def megabytes(count: float, like: float = 0.0) -> str:
+    """Bytes in readable units: 1 kB is 1,000 bytes. like: another count, whose unit is taken.
 
-    >>> megabytes(0), megabytes(24616), megabytes(98_464_000)
-    ('0', '24.6 kB', '98.5 MB')
+    >>> megabytes(0), megabytes(24616), megabytes(98_464_000), megabytes(379_500_000, 1.1e9)
+    ('0', '24.6 kB', '98.5 MB', '0.4 GB')
     """
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= size:
+        if (like or count) >= size:
             return f"{count / size:.1f} {unit}"
     return f"{count:.0f} B" if count else "0"
 
