@@ -90,7 +90,7 @@ def test_groups_verdicts_and_members_are_the_records(comparison_folder: Path) ->
         members = [ids[i] for i in row["clients"]]
         (group,) = {graph_groups[id] for id in members}
         assert sorted(members) == sorted(id for id, other in graph_groups.items() if other == group)
-        assert row["words"] == "cannot be told apart: one model serves all"
+        assert row["words"] == "no significant difference: one model serves all"
     assert found["alone"][:2] == [1, [ids.index("site-011")]]
     assert found["choice"] == "chosen: one model for each group"
     assert json.loads(json.dumps(data, allow_nan=False)) == data
@@ -106,7 +106,7 @@ def test_the_tree_is_the_tests_that_were_made(comparison_folder: Path) -> None:
         assert (node["parent"], node["size"], node["left"]) == (tested.parent, size, 0)
         for test in tested.rejected:
             assert f"{tested.p[test]:.0e}".replace("e-0", "e-") in node["said"] or tested.p[test] < 1e-300
-        assert node["said"].startswith("differ in " if tested.rejected else "cannot" if tested.p else "")
+        assert node["said"].startswith("differ in " if tested.rejected else "no significant" if tested.p else "")
         assert node["cut"] == (tested.verdict is None)
         assert (node["group"] is None) == (tested.verdict is None)
     assert dict(zip(ids, tree["leaf"], strict=True)) == evidence.leaf
@@ -307,8 +307,8 @@ def test_tests_that_see_less_since_rows_are_sorted_are_said(method: str, tmp_pat
        "(95 % interval 0.5 to 2.0)")),
      ([{"figures": {"level": 2, "pull_weights": None, "groups": 3, "lead_branches": -0.001, "lead_branches_low": -0.02,
                     "lead_branches_high": 0.018}}],
-      ("chosen: one model for each group; on held-out samples not told apart from one model for each branch: "
-       "0.001 higher in loss (95 % interval -0.018 to 0.02)"))],
+      ("chosen: one model for each group; on held-out samples not significantly different from one model for each "
+       "branch: 0.001 higher in loss (95 % interval -0.018 to 0.02)"))],
 )  # fmt: skip
 def test_the_choice_is_said_in_words(rounds: list[Any], words: str | None) -> None:
     choice = KinChoice.of(rounds)

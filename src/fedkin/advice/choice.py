@@ -22,7 +22,7 @@ from fedkin.advice.candidates import HEADS
 from fedkin.analysis.intervals import components, normal
 from fedkin.analysis.paired import Difference, Outcomes, difference, enough
 from fedkin.learning.losses import per_sample
-from fedkin.methods.kin import surely_better
+from fedkin.methods.kin import clearly_better
 from fedkin.tasks import Task
 
 Values = npt.NDArray[np.float64]
@@ -326,14 +326,14 @@ class Trials:
         return estimates, frozenset(id for id, one in estimates.items() if one.gains(sure))
 
     def pick(self, name: str, folds: Sequence[int]) -> Pick:
-        """The candidate with its best option on these folds, or with own bodies if their loss is surely smaller."""
+        """The candidate with its best option on these folds, or with own bodies if their loss is clearly smaller."""
         best = self.option(name, folds)
         options = [option for option in self.marks[name] if option[0] == best[0]]
         if options[0] not in self.marks.get(OWN_BODIES, ()):
             return name, best
         mine, sizes = self._costs(OWN_BODIES, options, self.shares[name], folds)
         theirs, _ = self._costs(name, options, self.shares[name], folds)
-        place = surely_better(mine, theirs, sizes)
+        place = clearly_better(mine, theirs, sizes)
         return (name, best) if place is None else (OWN_BODIES, options[place])
 
     def _costs(

@@ -8,7 +8,7 @@ A method of fedkin that needs no information about groups. `docs/methods/kin.md`
     trial        in the first half of the rounds every level trains, on four fifths of each client's samples
     heads        each client fits its own head; their mean is a second shared head of each level
     choice       (level, shared head, strength) with the smallest loss on the held-out samples, pooled over clients;
-                 own bodies too, if their loss is surely smaller: a few passes of training from the chosen model
+                 then own bodies, if their loss is clearly smaller: a few passes of training from the chosen model
     afterwards   the chosen level trains on all samples; a client uses its model with a head pulled to the shared one:
                  min_V sum loss(F V, y) + strength / 2 |V - W|^2     (`fedkin.methods.blocks.pulled_head`)
 """
@@ -267,7 +267,7 @@ class Kin(SigningMethod):
             yield from self.choose_body(server, ids, chosen)
 
     def choose_body(self, server: ServerView, ids: Sequence[str], chosen: Costs) -> ServerFlow[None]:
-        """Let clients train their own bodies, with a strength of their own, if that is surely better than the choice.
+        """Let clients train their own bodies, with a strength of their own, if that is clearly better than the choice.
 
         chosen: {client id: [1, 1]}, the cost of the choice.
         """
@@ -275,7 +275,7 @@ class Kin(SigningMethod):
             return
         state = server.state
         judgements, sizes = yield from self.judged(server, ids, state["models"], own_body=True)
-        place = surely_better(losses(judgements), chosen, sizes)
+        place = clearly_better(losses(judgements), chosen, sizes)
         if place is not None:
             state["choice"] = {**state["choice"], **strengths(server.task)[place]._asdict(), "own_body": True}
 
@@ -433,11 +433,11 @@ def best_candidate(costs: Costs, sizes: Mapping[str, int], levels: Sequence[str]
     return levels[level], column
 
 
-def surely_better(costs: Costs, others: Costs, sizes: Mapping[str, int]) -> int | None:
-    """Return the best column of `costs`, if its pooled cost is surely smaller than that of the best of `others`.
+def clearly_better(costs: Costs, others: Costs, sizes: Mapping[str, int]) -> int | None:
+    """Return the best column of `costs`, if its pooled cost is clearly smaller than that of the best of `others`.
 
-    Of fewer than MIN_SURE clients nothing is sure. costs, others: {client id: [1, columns]}, for the same held-out
-    samples; sizes: their number.
+    Clearly: by more than SURE standard errors, over at least MIN_SURE clients. costs, others: {client id: [1,
+    columns]}, for the same held-out samples; sizes: their number.
     """
     ids = costs.keys() & others.keys()
     if len(ids) < MIN_SURE:
