@@ -130,7 +130,7 @@ def test_a_table_a_plot_and_the_same_again() -> None:
     assert rows[2]["gain"] is not None
     said("report", "swept/lr=0.05", "swept/lr=0.5")
     standing = said("runs", "check", "swept")
-    assert "sweep: of 8 runs begun, 8 are over; goes on with fedkin tune --resume swept" in standing
+    assert "sweep: 8 of 8 begun runs have ended; continue with fedkin tune --resume swept" in standing
 
 
 @pytest.mark.usefixtures("forgotten")

@@ -268,8 +268,9 @@ def test_the_terminal_has_two_lines_a_method(comparison_folder: Path, tmp_path: 
     assert second == "kin chosen: one model for all, a head for each client (pull 1)"
     assert groups_in_terminal("fedavg", [read_run(comparison_folder / "fedavg-seed0")]) == []
     more = [make_run(tmp_path / f"kin-seed{seed}", "kin", seed, clients=12, groups=3) for seed in range(3)]
-    line, _ = groups_in_terminal("kin", list(map(read_run, more)))
+    line, last = groups_in_terminal("kin", [replace(read_run(run), rounds=chosen) for run in more])
     assert line.startswith("kin, 3 seeds: ")
+    assert last == "kin chosen: one model for all, a head for each client (pull 1)"
 
 
 @pytest.mark.parametrize("method", ["kin", "flt-same"])
@@ -282,7 +283,7 @@ def test_tests_that_see_less_since_rows_are_sorted_are_said(method: str, tmp_pat
     run = tmp_path / "run"
     result = fedkin.run(method, Federation(clients, Task(2, (3,)), "sorted"), rounds=1, out=run)
     lines = groups_in_terminal(method, [replace(result, rounds=[])])
-    less = "at 3 of 3 clients neighbours in stored order are alike, so tests see less"
+    less = "at 3 of 3 clients neighbours in stored order are similar, so tests have less power"
     assert lines[1] == f"{method}: {less}"
     graph = load_graph(max((run / "graphs").glob("*.npz")))
     drawn = verdict_data(graph, None, {id: place for place, id in enumerate("abc")}, [])

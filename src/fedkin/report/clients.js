@@ -53,7 +53,7 @@ function drawGain() {
 function gainText(known, ids) {
   const hurt = known.filter(({ gain }) => gain < 0), gain = known.filter(({ gain }) => gain > 0);
   const middle = (known[Math.floor((known.length - 1) / 2)].gain + known[Math.ceil((known.length - 1) / 2)].gain) / 2;
-  const worst = hurt.length ? ` Most hurt: ${ids[known[0].client]} (${points(known[0].gain)}).` : " Nobody is hurt.";
+  const worst = hurt.length ? ` Largest loss: ${ids[known[0].client]} (${points(known[0].gain)}).` : " No client is worse.";
   $("gain-text").textContent = `With ${title(run().label)} and seed ${run().seed}: ${many(gain.length, "client")} better than alone, ` +
     `${known.length - gain.length - hurt.length} equal, ${hurt.length} worse; median ${points(middle)}.${worst}${verdictText()}`;
   const tests = federation().test.filter((count) => count);

@@ -256,7 +256,7 @@ def groups_in_terminal(label: str, runs: Sequence[Result]) -> list[str]:
     lines = [f"{method}: {findings_text(list(tested.values()))}"]
     choices = _choices(tested)
     if choices:
-        lines.append(f"{method} {'; '.join(dict.fromkeys(choice.short() for choice in choices))}")
+        lines.append(f"{label} {'; '.join(dict.fromkeys(choice.short() for choice in choices))}")
     notes = [text.partition(":")[0] for findings in tested.values() for text in findings.warnings]
     notes += choices[0].leads.values() if choices and len(runs) == 1 else []
     return lines + [f"{label}: {text}" for text in dict.fromkeys(notes)]
