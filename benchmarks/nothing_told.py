@@ -105,9 +105,9 @@ class Runs:
         ])  # fmt: skip
 
     def hurt(self, federation: str, method: str) -> tuple[float, float, float, float]:
-        """Shares of clients: more than a point below local training and above it; surely below and above.
+        """Shares of clients: more than a point below Local and above it; significantly below and above.
 
-        Surely: Student's 95 % interval over seeds excludes zero.
+        Significantly: Student's 95 % interval over seeds excludes zero.
         """
         gaps = self.gaps(federation, method)
         mean, half = gaps.mean(0), half_width(gaps)
@@ -138,6 +138,9 @@ def half_width(values: Any) -> Any:
 
 
 # -- tables -----------------------------------------------------------------------------------------------------------
+
+# Heads of the shares of clients that `Runs.hurt` gives.
+SHARES = ("% below, above Local", "% significantly")
 
 
 def tables(runs: Runs) -> dict[str, str]:
@@ -203,8 +206,8 @@ def _at_border(runs: Runs) -> str:
 
 
 def _by_federation(runs: Runs) -> str:
-    head = ["federation", "best other", "its points", "kin", "kin less it", "hurts, helps, %", "surely, %", "groups",
-            "ARI", "trains, sends"]  # fmt: skip
+    head = ["federation", "best other", "its points", "kin", "kin minus other", *SHARES, "groups", "ARI",
+            "samples, bytes"]  # fmt: skip
     body = []
     for name in runs.federations:
         best, ari = runs.reference(name), runs.ari(name, "kin")
@@ -222,8 +225,8 @@ def _by_federation(runs: Runs) -> str:
 
 def _by_method(runs: Runs) -> str:
     head = [
-        "method", "federations", "seeds", "mean regret", "kin ahead by", "by degrees", "regret at most .5 on", "worst",
-        "where", "hurts, helps, %", "surely, %", "rate at a border",
+        "method", "federations", "seeds", "mean regret", "kin minus method", "by degrees", "regret at most .5 on",
+        "largest regret", "where", *SHARES, "rate at a border",
     ]  # fmt: skip
     rows = []
     for method in runs.methods:

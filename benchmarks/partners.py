@@ -83,9 +83,8 @@ def main() -> None:
         print(f"| {kind}: mean added, points | {np.mean(values):+.2f} |")
         print(f"| {kind}: mean added last | {np.mean(last):+.2f} |")
         verdicts = [one.verdict(client, kind) for one, client in edges]
-        print(
-            f"| {kind}: helps / hurts surely | {verdicts.count('helps')} / {verdicts.count('hurts')} of {len(edges)} |"
-        )
+        counts = f"{verdicts.count('helps')} / {verdicts.count('hurts')} of {len(edges)}"
+        print(f"| {kind}: significantly helps / hurts | {counts} |")
     print(f"| seconds of one core for each | {(time.process_time() - spent) / max(len(every), 1):.1f} |")
 
 

@@ -63,7 +63,10 @@ def lead(difference: Any) -> str:
 
 def table(means: Means) -> str:
     """A row for each federation."""
-    rows = ["| federation | kin | " + " | ".join(METHODS[1:]) + " |", "| --- |" + " ---: |" * len(METHODS)]
+    rows = [
+        "| federation | kin | " + " | ".join(f"minus {name}" for name in METHODS[1:]) + " |",
+        "| --- |" + " ---: |" * len(METHODS),
+    ]
     for name in DEGREES:
         kin, *others = (np.array([means[name, method, seed] for seed in SEEDS]) for method in METHODS)
         rows.append(f"| {name} | {kin.mean():.1f} | " + " | ".join(lead(kin - other) for other in others) + " |")

@@ -263,7 +263,9 @@ def test_pages_of_methods_say_how_they_stand_against_local() -> None:
     means = {(line["method"], line["federation"], line["seed"]): line["mean"] for line in lines}
     for name in sorted(set(METHODS) - {"local", "given", "mapl-plus"}):
         text = " ".join((DOCS / "methods" / f"{name}.md").read_text(encoding="utf-8").split())
-        counts = re.search(r"surely above Local on (\d+) of (\d+) federations and surely below on (\d+)", text)
+        counts = re.search(
+            r"significantly above Local on (\d+) of (\d+) federations and significantly below on (\d+)", text
+        )
         gains: dict[str, list[float]] = {}
         for method, federation, seed in means:
             if method == name:
@@ -275,7 +277,7 @@ def test_pages_of_methods_say_how_they_stand_against_local() -> None:
         intervals = [over(each) for each in gains.values()]
         above = sum(one is not None and one.low > 0 for one in intervals)
         below = sum(one is not None and one.high < 0 for one in intervals)
-        right = f"surely above Local on {above} of {len(gains)} federations and surely below on {below}"
+        right = f"significantly above Local on {above} of {len(gains)} federations and significantly below on {below}"
         assert counts is not None, f"{name}.md: write {right!r}"
         assert counts[0] == right, name
 

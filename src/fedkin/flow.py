@@ -147,7 +147,7 @@ class Infer:
 class Mean:
     """A request for only the weighted mean of one field over all replies.
 
-    field: parameters by name. weight: the field with the weight of a reply; None weighs all alike. group: {client id:
+    field: parameters by name. weight: the field with the weight of a reply; None weighs all equally. group: {client id:
     group} for a mean in each group; a client without a group replies in full. None: one mean of all.
     """
 
@@ -174,7 +174,7 @@ class Mean:
     def by_group(self, replies: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Tensor]]:
         """Return {group: its mean} over the answer to an Ask with this mean, without groups that sent nothing."""
         if not isinstance(replies, AveragedReplies):
-            raise MethodError("mean.by_group(answer): the answer is not, as it came, to Ask(..., mean=mean)")
+            raise MethodError("mean.by_group(answer): the answer must be the one to Ask(..., mean=mean), unchanged")
         return replies.means(self)
 
 
@@ -231,7 +231,7 @@ class _AveragedReply(Message):
         if name == self.mean.field:
             raise OnlyMean(
                 f"the reply has no field {name!r} of its own, since it answers Ask(..., mean={self.mean!r}): "
-                "`mean.of(answer)`, with the answer as it came, is the mean over all replies; leave out `mean` where "
+                "`mean.of(answer)`, with the unchanged answer, is the mean over all replies; leave out `mean` where "
                 "single replies are needed"
             )
         return super().__getitem__(name)
@@ -307,9 +307,9 @@ def phase(*sets: Any, **fields: Form) -> Any:
 class Method(Settings):
     """Base class of methods: hyper-parameters are fields, and instances have no state.
 
-    Class variables describe the method. unlike_models: clients may have bodies of different architectures.
-    needs_classes: it works only for tasks with classes. linear: it works only for models without a trainable body.
-    weighs_classes: its losses honour class weights. fits: number of Fits of a client in a round;
+    Class variables describe the method. travels: what is sent, in words. unlike_models: clients may have bodies of
+    different architectures. needs_classes: it works only for tasks with classes. linear: it works only for models
+    without a trainable body. weighs_classes: its losses use class weights. fits: number of Fits of a client in a round;
     `privacy.sample_epsilon` is spent over those of all rounds.
     """
 

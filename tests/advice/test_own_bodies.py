@@ -96,7 +96,7 @@ def test_a_stopped_advice_goes_on_from_the_bodies_that_it_has(
 
 
 @pytest.mark.parametrize(("rate", "losses", "own"), [(0, (0.4, 0.5), True), (0, (0.5, 0.5), False), (1, (0, 1), False)])
-def test_a_surely_smaller_loss_at_the_chosen_rate_decides(rate: int, losses: tuple[float, float], own: bool) -> None:
+def test_a_clearly_smaller_loss_at_the_chosen_rate_decides(rate: int, losses: tuple[float, float], own: bool) -> None:
     """In all these the share of right samples is the same."""
 
     def did(loss: float) -> dict[str, list[Marks | None]]:

@@ -159,7 +159,7 @@ def test_regret_is_what_the_best_other_has_more() -> None:
     assert runs.federations == [F]
 
 
-def test_clients_are_surely_hurt_where_the_interval_over_seeds_excludes_zero() -> None:
+def test_clients_are_significantly_hurt_where_the_interval_over_seeds_excludes_zero() -> None:
     mine = {"c": [70.0, 71.0, 69.0], "d": [70.0, 90.0, 60.0], "e": [90.0, 91.0, 89.0]}
     lines = [line(name, seed, [80.0, 80.0, 80.0]) for name in ("local", "fedavg") for seed in range(3)]
     lines += [line("kin", seed, [values[seed] for values in mine.values()]) for seed in range(3)]

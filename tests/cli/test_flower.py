@@ -91,7 +91,7 @@ def test_a_node_that_runs_is_told_to_leave(run: Terminal, tmp_path: Path) -> Non
     assert words == "--state ann-state: no fedkin flower node runs with this folder; start it, and then leave"
     with locked(tmp_path / "ann-state"):
         code, out, _ = run("flower", "leave", "--state", "ann-state")
-    assert (code, "it ends when the server has let it go" in out) == (0, True)
+    assert (code, "ends when the server has recorded that it leaves" in out) == (0, True)
     assert (tmp_path / "ann-state" / LEAVES).exists()
 
 

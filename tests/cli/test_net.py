@@ -288,7 +288,7 @@ def test_who_is_dialled_needs_a_certificate_for_that_host(place: Path, town: Tow
     invite(place / "hosts.toml", town, {**TABLE, "method": {"name": "dfedavgm"}}, ann=north, bob=bob)
     said = refused("net", "join", "hosts.toml", "--data", "ann.npz", "--key", "ann.key", "--yes")
     assert said.startswith("--key: the certificate of 'ann' is for ")
-    assert "the others dial it at tls/north.example.org:7447: make both anew with" in said
+    assert "the others dial it at tls/north.example.org:7447: make new ones with" in said
     assert "fedkin net init DIR --name ann --host north.example.org, and have DIR/ann.csr signed" in said
 
 

@@ -187,8 +187,8 @@ def test_whole_folders(folders: Path) -> None:
     assert code == 0, lines
     told = {line.partition(": ")[0]: line.partition(": ")[2] for line in lines[:-1]}
     cut, comparison, tuning = (folders / name for name in ("cut", "compare", "tune"))
-    assert told[str(cut)] == f"not finished; goes on from round 2: fedkin run --resume {cut}"
-    over = "of 2 runs begun, 2 are over; goes on with fedkin"
+    assert told[str(cut)] == f"not finished; continues from round 2: fedkin run --resume {cut}"
+    over = "2 of 2 begun runs have ended; continue with fedkin"
     assert told[str(comparison)] == f"comparison: {over} compare --resume {comparison}"
     assert told[str(tuning)] == f"tuning: {over} tune --resume {tuning}"
     assert told[str(comparison / "local-seed0")] == "finished: there is nothing to go on with"
@@ -200,11 +200,11 @@ def test_whole_folders(folders: Path) -> None:
     [
         ("cut/checkpoint/round-000002.safetensors", "put the file back as it was"),
         ("cut/checkpoint/round-000001.safetensors", "put the file back as it was"),
-        ("cut/parts/rounds-000001.jsonl", "or remove {0}/cut and run this anew"),
+        ("cut/parts/rounds-000001.jsonl", "or remove {0}/cut and run this again"),
         ("cut/graphs/round-000001.npz", "or go on without it"),
         ("compare/compare.csv", "fedkin compare --resume {0}/compare writes it again"),
-        ("compare/local-seed0/clients.parquet", "or remove {0}/compare/local-seed0 and run this anew"),
-        ("tune/fedavg-0-seed0/messages.parquet", "or remove {0}/tune/fedavg-0-seed0 and run this anew"),
+        ("compare/local-seed0/clients.parquet", "or remove {0}/compare/local-seed0 and run this again"),
+        ("tune/fedavg-0-seed0/messages.parquet", "or remove {0}/tune/fedavg-0-seed0 and run this again"),
         ("tune/seal.json", "remove it"),
     ],
 )
@@ -234,7 +234,7 @@ def test_a_damaged_newest_checkpoint_says_from_which_round_it_goes_on(folders: P
     (folder / "checkpoint" / "round-000002.safetensors").unlink()
     code, lines = checked(folder)
     assert (code, len(lines)) == (1, 3)
-    assert lines[1].startswith(f"{folder}: not finished; goes on from round 1")
+    assert lines[1].startswith(f"{folder}: not finished; continues from round 1")
     result = CliRunner().invoke(app, ["runs", "check", str(folder), "--json"])
     (told,) = json.loads(result.stdout)
     assert result.exit_code == 1
@@ -281,7 +281,7 @@ def test_a_participant_of_a_network_says_how_it_goes_on(
         pass
     code, lines = checked(folder)
     assert code == 0
-    assert lines[0] == f"{folder}: not finished; goes on from round 2: {command.format(folder)}"
+    assert lines[0] == f"{folder}: not finished; continues from round 2: {command.format(folder)}"
 
 
 def test_an_experiment_file_of_the_user_is_no_run(folders: Path, tmp_path: Path) -> None:
@@ -323,7 +323,7 @@ def test_a_run_from_python_says_how_it_goes_on(tmp_path: Path) -> None:
             "fedavg", small_federation(), rounds=3, settings={"checkpoint_every": 1}, out=tmp_path / "run",
             watcher=CutAt(2),
         )  # fmt: skip
-    assert checked(tmp_path / "run")[1][0].endswith(f"goes on from round 1: fedkin.run(..., out='{tmp_path}/run')")
+    assert checked(tmp_path / "run")[1][0].endswith(f"continues from round 1: fedkin.run(..., out='{tmp_path}/run')")
 
 
 def test_a_comparison_runs_again_only_the_run_that_was_removed(folders: Path, tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_a_file_is_fetched_once(server: Any, known: dict[str, Origin], tmp_path:
 @pytest.mark.usefixtures("known")
 def test_a_download_that_was_cut_goes_on(server: Any, tmp_path: Path, takes_ranges: bool) -> None:
     server[1].cut, server[1].takes_ranges = 1000, takes_ranges
-    with pytest.raises(DataError, match=r"cut after 1,000 of 10,240 bytes.*the same command goes on"):
+    with pytest.raises(DataError, match=r"cut after 1,000 of 10,240 bytes.*the same command continues"):
         fetch("one", tmp_path)
     assert not (tmp_path / "ONE/one.bin").exists()
     fetch("one", tmp_path)

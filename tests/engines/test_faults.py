@@ -91,7 +91,7 @@ def test_a_client_that_is_gone_never_comes_back() -> None:
 def test_a_crash_is_a_client_that_was_not_reached() -> None:
     engine = faulty({"crash": 0.4})
     rows = [row for row in engine.round(1).traffic if row.missing]
-    assert {row[6:] for row in rows} == {("failed", "crashed, as faults.crash has it")}
+    assert {row[6:] for row in rows} == {("failed", "crashed, by faults.crash")}
     crashed = {row.sender for row in rows}
     absent = begun(small_setup(FedAvg()), transport=Spoiling(lambda e: e.receiver in crashed))
     assert codec.encode(engine.state()) == codec.encode(absent.state())

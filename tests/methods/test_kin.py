@@ -27,7 +27,7 @@ from fedkin.methods import METHODS
 from fedkin.methods.blocks.pulled_head import Strength, in_proportion, pulled_heads, with_head
 from fedkin.methods.blocks.signatures import read_signature
 from fedkin.methods.fedavg import FedAvg
-from fedkin.methods.kin import Kin, alone, alpha_of_search, best_candidate, held_out, leads_of, surely_better
+from fedkin.methods.kin import Kin, alone, alpha_of_search, best_candidate, clearly_better, held_out, leads_of
 from fedkin.running.suites import SUITES
 from fedkin.testing import PROMISES, Checked
 from support import finish, play, present, same, samples_of, small_setup
@@ -272,7 +272,7 @@ def test_clients_that_differ_by_degrees_inside_clean_groups_share_a_branch(monke
     assert list(state(engine)["models"]) == ["all", "branches", "groups"]
     assert len(members(engine)) > 4
     monkeypatch.setattr("fedkin.methods.kin.best_candidate", lambda costs, sizes, levels: ("branches", 1))
-    monkeypatch.setattr("fedkin.methods.kin.surely_better", lambda costs, others, sizes: None)
+    monkeypatch.setattr("fedkin.methods.kin.clearly_better", lambda costs, others, sizes: None)
     play(engine, *range(2, 7))
     even, odd = (engine.model(id) for id in ("c0", "c1"))
     assert not same(even, odd)
@@ -412,11 +412,11 @@ def test_intervals_of_leads_cover(clients: int) -> None:
 
 
 @pytest.mark.parametrize(("clients", "place"), [(4, 0), (3, None)])
-def test_of_three_clients_nothing_is_surely_better(clients: int, place: int | None) -> None:
+def test_of_three_clients_nothing_is_clearly_better(clients: int, place: int | None) -> None:
     mine, sizes = table_of_costs([[0.1, 0.2]], clients)
     others, _ = table_of_costs([[0.5]], clients)
-    assert surely_better(mine, others, sizes) == place
-    assert surely_better(others, mine, sizes) is None
+    assert clearly_better(mine, others, sizes) == place
+    assert clearly_better(others, mine, sizes) is None
 
 
 def test_three_clients_are_too_few_for_leads() -> None:

@@ -197,14 +197,14 @@ def test_who_was_lost_joins_once_more_and_who_left_by_its_own_wish_ends(server: 
     server.train()
     for number, earlier in enumerate(("", "a1")):
         server.link.offer("c00", "now", encode(Pointer(epoch="e1", number=1, left=True, withdrawn=earlier)))
-        server.there.heard("c00", "joining once more", number + 1)
+        server.there.heard("c00", "joining again", number + 1)
         if not earlier:
             server.join("e1")
     life = server.there.nodes["c00"].life
     server.link.offer("c00", "now", encode(Pointer(epoch="e1", number=1, left=True, withdrawn=life)))
     server.join("e1")
     server.there.ended()
-    assert server.there.said["c00"].count("this client leaves by its own wish: fedkin net join brings it back") == 1
+    assert server.there.said["c00"].count("this client leaves at its own request: fedkin net join brings it back") == 1
 
 
 @pytest.mark.parametrize(("begun", "left"), [(3, [2, 3]), (0, []), (4, [2, 3, 4])])

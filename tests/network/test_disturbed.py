@@ -59,7 +59,7 @@ def test_all_that_come_back_in_time_change_no_bit(tmp_path: Path, town: Town) ->
             for again in ("round 20:", "round 27:"):
                 kill(server)
                 server = place.serve("--resume", str(run))
-                said.until("joining once more")
+                said.until("joining again")
                 said.until(again)
             kill(server, *nodes.values())
             server = place.serve("--resume", str(run))

@@ -93,7 +93,7 @@ def test_one_joins_one_leaves_and_comes_back_as_in_the_simulation(method: str, t
         there.stopped(3, then=then)
         result = there.serve(then=then)
         there.ended()
-    assert there.said["c02 leaves"][-1] == "left: data of c02 count no more from round 3 on"
+    assert there.said["c02 leaves"][-1] == "left: data of c02 no longer count from round 3 on"
     events = {row["round"]: row["events"] for row in result.rounds if "events" in row}
     assert events == {2: {"joined": [NEW]}, 3: {"left": ["c02"]}, 5: {"joined": ["c02"]}}
     assert "c02" not in {row[1] for row in result.clients if row[0] in (3, 4)}
@@ -144,14 +144,14 @@ def test_one_that_is_told_to_leave_answers_until_it_may_go(network: type[Any], t
 
     def leave() -> None:
         (there.root / "c02" / LEAVES).touch()
-        there.heard("c02", "the server is told")
+        there.heard("c02", "telling the server")
 
     with Life("fedavg", tmp_path, 12, network) as there:
         there.start(*OTHERS)
         result = there.serve(then={2: leave})
         there.ended()
     first = result.federation["clients"]["c02"]["away"][0][0]
-    assert f"left: data of c02 count no more from round {first} on" in there.said["c02"]
+    assert f"left: data of c02 no longer count from round {first} on" in there.said["c02"]
     assert f"its model after round {first - 1} of 12 is kept" in there.said["c02"][-1]
     assert list(load(there.root / "c02")) == ["c02"]
     equal(result, there.replayed(result))
@@ -165,7 +165,7 @@ def test_a_process_ends_once_its_client_has_left_by_another_one(tmp_path: Path) 
         ServerConnection(node.link).say_leaving()
         there.heard("server", "c02 leaves")
         node.say_hello(node.agreement, about=node.about)
-        there.heard("server", "c02 is refused: it leaves by its own wish")
+        there.heard("server", "c02 is refused: it leaves at its own request")
         release()
         there.join("c02")
 
@@ -179,7 +179,7 @@ def test_a_process_ends_once_its_client_has_left_by_another_one(tmp_path: Path) 
         there.start(*OTHERS)
         there.stopped(3, then={1: leave})
         assert "c02" not in there.errors
-        assert "this client leaves by its own wish" in there.said["c02"][-2]
+        assert "this client leaves at its own request" in there.said["c02"][-2]
         result = there.serve(then={4: back})
         there.ended()
     assert [row["events"] for row in result.rounds if "events" in row] == [{"left": ["c02"]}, {"joined": ["c02"]}]

@@ -116,8 +116,8 @@ def test_a_file_that_is_no_table_any_more_changes_nothing(tmp_path: Path) -> Non
     result = there.serve(then={2: lambda: write(there.stays, "north", rows(60, 0).drop(columns="dose"))})
     there.ended()
     assert "renewed" not in result.federation["clients"]["north"]
-    assert sum("has changed: what it tells of itself, anew" in line for line in owner.told) == len(HOSPITALS)
-    assert "the samples of before count until the file is correct" in "".join(there.said["north"])
+    assert sum("has changed: the same facts about its new samples" in line for line in owner.told) == len(HOSPITALS)
+    assert "the earlier samples count until the file is correct" in "".join(there.said["north"])
 
 
 def test_one_that_is_started_again_with_new_rows_counts_them_from_the_next_round_on(tmp_path: Path) -> None:

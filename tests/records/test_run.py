@@ -111,7 +111,7 @@ def test_the_records_and_the_report_say_who_joined_and_left(tmp_path: Path) -> N
     moving = Federation([replace(client, **when.get(id, {})) for id, client in whole.items()], whole.task)
     result = execute(small_setup(FedAvg(), moving), RunSettings(mode="one-by-one"), folder=tmp_path / "run")
     assert [row.get("events") for row in result.rounds] == [None, {"joined": [late]}, {"left": [gone]}]
-    words = [f"round 2: {late} joined", f"round 3: {gone} left: data count no more from this round on"]
+    words = [f"round 2: {late} joined", f"round 3: {gone} left: data no longer count from this round on"]
     assert read_run(tmp_path / "run").summary["events"] == words
     html = page(collect([tmp_path / "run"]))
     assert all(line in html for line in words)

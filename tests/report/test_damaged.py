@@ -105,7 +105,7 @@ def test_a_value_of_the_wrong_kind_is_named(run: Path, file: str, place: tuple[A
     edit(run / file, place, new)
     text = refused(run, run / file)
     assert said in text
-    assert "run this anew in another folder" in text
+    assert "run this again in another folder" in text
 
 
 _JSON = st.recursive(

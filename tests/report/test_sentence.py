@@ -39,8 +39,14 @@ def sure(*counts: int, events: int | None = None) -> Gains:
         ([plain(38, 2)], "38 of 40 clients gain over training alone, 2 lose, mean gain +9 points"),
         ([plain(0, 0, 40)], "0 of 40 clients gain over training alone, 0 lose, mean gain +0 points"),
         ([plain(38, 2), plain(37, 3)], "37.5 of 40 clients gain over training alone, 2.5 lose (means over 2 seeds), "),
-        ([sure(30, 1, 9, 0)], "30 of 40 clients surely gain over training alone, 1 surely hurt, 9 cannot be told"),
-        ([sure(1, 0, 0, 3, events=4)], "1 of 4 clients surely gain over training alone, 0 surely hurt, 3 with too few"),
+        (
+            [sure(30, 1, 9, 0)],
+            "30 of 40 clients significantly gain over training alone, 1 significantly lose, 9 do neither",
+        ),
+        (
+            [sure(1, 0, 0, 3, events=4)],
+            "1 of 4 clients significantly gain over training alone, 0 significantly lose, 3 with too few",
+        ),
         ([sure(1, 0, 0, 3)], "3 with too few test samples, mean gain +10 points (95 % interval over clients +10 to "),
         ([None], "mean test accuracy 90.0 % over 40 clients, without a comparable run of Local to say who gains"),
         ([plain(40), None], "mean test accuracy 90.0 % over 40 clients (means over 2 seeds), without a comparable run"),
@@ -53,7 +59,7 @@ def test_who_gains(gains: list[Gains | None], said: str) -> None:
 def test_clients_without_a_value_of_the_metric_are_counted() -> None:
     gains = sure(1, 0, 0, 3, events=4)
     fewer = Gains(dict(list(gains.by_client.items())[:2]), gains.sure)  # two of the four have one class only
-    assert "1 of 4 clients surely gain over training alone, 0 surely hurt, 3 with" in sentence._who_gains(
+    assert "1 of 4 clients significantly gain over training alone, 0 significantly lose, 3 with" in sentence._who_gains(
         about([run_of(4)], [fewer])
     )
     run = run_of(4, method="local", metric=METRICS["auc"], summary={"auc": {"clients": 2, "left_out": 2}})
@@ -85,13 +91,17 @@ def test_groups(groups: list[dict[str, Any]], said: str, monkeypatch: pytest.Mon
     assert sentence._groups(runs) == said
     for run in runs:
         run.summary["given"] = ["4 groups, given"]
-    assert sentence._groups(runs) == (f"{said} (4 groups, given)" if said else "told: 4 groups, given")
+    assert sentence._groups(runs) == (f"{said} (4 groups, given)" if said else "prior knowledge: 4 groups, given")
 
 
 @pytest.mark.parametrize(
     ("gains", "mean", "said"),
     [
-        ([sure(30, 1, 9, 0)], 0.9, "FLT: 30 of 40 clients surely gain over training alone, 1 surely lose; mean accura"),
+        (
+            [sure(30, 1, 9, 0)],
+            0.9,
+            "FLT: 30 of 40 clients significantly gain over training alone, 1 significantly lose; m",
+        ),
         ([plain(38, 2)], 0.9, "FLT: 38 of 40 clients gain over training alone, 2 lose; mean accuracy 90.0 %."),
         ([None], 0.9, "FLT reaches a mean accuracy of 90.0 % over clients."),
         ([None], None, "FLT: no client has test data."),

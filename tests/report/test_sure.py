@@ -137,7 +137,7 @@ def test_accuracies_without_outcomes_have_the_intervals_of_their_counts(
         assert run["sure"]["verdict"] == run["sure"]["gain"] == [None] * len(full["sure"]["own"])
         assert run["sure"]["withheld"] == ("" if run["label"] == "local" else why)
         assert full["sure"]["withheld"] == ""
-    assert "surely" not in data["sentence"]
+    assert "significantly" not in data["sentence"]
     assert all(row["gained"] is None for row in data["table"])
 
 
@@ -157,7 +157,7 @@ def test_means_over_seeds_are_whole_clients_so_that_the_table_fits_a_terminal(pl
             row["surely"] = {"gained": 0.3333, "lost": 0.0, "apart": 39.6667, "few": 0.0}
     shown = printed(comparison(rows), 80)
     assert "0/0/40" in shown
-    assert "apart (means over seeds, rounded)" in " ".join(shown.split())
+    assert "neither (means over seeds, rounded)" in " ".join(shown.split())
     assert "…" not in shown
 
 

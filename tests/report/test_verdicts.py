@@ -90,7 +90,7 @@ def test_groups_verdicts_and_members_are_the_records(comparison_folder: Path) ->
         members = [ids[i] for i in row["clients"]]
         (group,) = {graph_groups[id] for id in members}
         assert sorted(members) == sorted(id for id, other in graph_groups.items() if other == group)
-        assert row["words"] == "cannot be told apart: one model serves all"
+        assert row["words"] == "no significant difference: one model serves all"
     assert found["alone"][:2] == [1, [ids.index("site-011")]]
     assert found["choice"] == "chosen: one model for each group"
     assert json.loads(json.dumps(data, allow_nan=False)) == data
@@ -106,7 +106,7 @@ def test_the_tree_is_the_tests_that_were_made(comparison_folder: Path) -> None:
         assert (node["parent"], node["size"], node["left"]) == (tested.parent, size, 0)
         for test in tested.rejected:
             assert f"{tested.p[test]:.0e}".replace("e-0", "e-") in node["said"] or tested.p[test] < 1e-300
-        assert node["said"].startswith("differ in " if tested.rejected else "cannot" if tested.p else "")
+        assert node["said"].startswith("differ in " if tested.rejected else "no significant" if tested.p else "")
         assert node["cut"] == (tested.verdict is None)
         assert (node["group"] is None) == (tested.verdict is None)
     assert dict(zip(ids, tree["leaf"], strict=True)) == evidence.leaf
@@ -268,8 +268,9 @@ def test_the_terminal_has_two_lines_a_method(comparison_folder: Path, tmp_path: 
     assert second == "kin chosen: one model for all, a head for each client (pull 1)"
     assert groups_in_terminal("fedavg", [read_run(comparison_folder / "fedavg-seed0")]) == []
     more = [make_run(tmp_path / f"kin-seed{seed}", "kin", seed, clients=12, groups=3) for seed in range(3)]
-    line, _ = groups_in_terminal("kin", list(map(read_run, more)))
+    line, last = groups_in_terminal("kin", [replace(read_run(run), rounds=chosen) for run in more])
     assert line.startswith("kin, 3 seeds: ")
+    assert last == "kin chosen: one model for all, a head for each client (pull 1)"
 
 
 @pytest.mark.parametrize("method", ["kin", "flt-same"])
@@ -282,7 +283,7 @@ def test_tests_that_see_less_since_rows_are_sorted_are_said(method: str, tmp_pat
     run = tmp_path / "run"
     result = fedkin.run(method, Federation(clients, Task(2, (3,)), "sorted"), rounds=1, out=run)
     lines = groups_in_terminal(method, [replace(result, rounds=[])])
-    less = "at 3 of 3 clients neighbours in stored order are alike, so tests see less"
+    less = "at 3 of 3 clients neighbours in stored order are similar, so tests have less power"
     assert lines[1] == f"{method}: {less}"
     graph = load_graph(max((run / "graphs").glob("*.npz")))
     drawn = verdict_data(graph, None, {id: place for place, id in enumerate("abc")}, [])
@@ -307,8 +308,8 @@ def test_tests_that_see_less_since_rows_are_sorted_are_said(method: str, tmp_pat
        "(95 % interval 0.5 to 2.0)")),
      ([{"figures": {"level": 2, "pull_weights": None, "groups": 3, "lead_branches": -0.001, "lead_branches_low": -0.02,
                     "lead_branches_high": 0.018}}],
-      ("chosen: one model for each group; on held-out samples not told apart from one model for each branch: "
-       "0.001 higher in loss (95 % interval -0.018 to 0.02)"))],
+      ("chosen: one model for each group; on held-out samples not significantly different from one model for each "
+       "branch: 0.001 higher in loss (95 % interval -0.018 to 0.02)"))],
 )  # fmt: skip
 def test_the_choice_is_said_in_words(rounds: list[Any], words: str | None) -> None:
     choice = KinChoice.of(rounds)

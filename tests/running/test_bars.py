@@ -54,7 +54,7 @@ def test_who_left_is_said_in_its_round() -> None:
     progress.started(30, 0)
     progress.round_done({**row(1), "events": {"left": ["north"]}})
     progress.round_done(row(2))
-    assert text.getvalue() == "fedavg: round 1: north left: data count no more from this round on\n"
+    assert text.getvalue() == "fedavg: round 1: north left: data no longer count from this round on\n"
 
 
 def test_a_title_has_no_effect_on_the_terminal() -> None:

@@ -59,7 +59,7 @@ def test_the_page_has_all_figures_and_says_where_the_method_stands(tiny: Suite, 
     assert data["ranks"] is not None
     place["surely"] = ["site-<a>"]
     html = page(data)
-    assert "Surely below training alone: small: site-&lt;a&gt;" in html
+    assert "Significantly below training alone: small: site-&lt;a&gt;" in html
     assert headline(data) in html
     assert f"{place['mean']:.1f}" in html
     assert all(f">{name}<" in html for name in ("local", "fedavg", "ditto"))

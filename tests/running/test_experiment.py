@@ -208,8 +208,8 @@ def test_another_kind_drops_what_only_the_former_has(path: Path, caplog: pytest.
         made = load(path, ["model.name=lenet", "method.name=fedavg"])
     assert (made.model.name, made.method.name) == ("lenet", "fedavg")
     assert [record.message for record in caplog.records] == [
-        "model.name = 'lenet': left out hidden of the file, which are settings of 'mlp'",
-        "method.name = 'fedavg': left out lam of the file, which are settings of 'sfmtl-graph'",
+        "model.name = 'lenet': ignored hidden of the file (settings of 'mlp')",
+        "method.name = 'fedavg': ignored lam of the file (settings of 'sfmtl-graph')",
     ]
     assert "hidden" not in made.table["model"]
 

@@ -176,7 +176,7 @@ def test_a_tracker_that_fails_is_warned_of_once_and_ends_no_run(when: str, monke
     with pytest.warns(RuntimeWarning) as caught:
         result = fedkin.run("local", small_federation(), rounds=3, training=PLAN, trackers=[broken, sound])
     (warning,) = caught
-    assert str(warning.message) == "tracker Heard: OSError: no space left; the run goes on without it"
+    assert str(warning.message) == "tracker Heard: OSError: no space left; the run continues without it"
     assert failing.call_count == 1
     assert len(result.rounds) == len(sound.rounds) == 3
     assert sound.ended == [result.summary]

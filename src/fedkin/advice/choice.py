@@ -1,9 +1,7 @@
 """The choice of a candidate, its rate and strength, and the clients that do better alone.
 
-Each choice is judged on folds that it was not made on.
-
-Our own design: all choices are made on the other folds; each client's gain is shrunk towards the mean of all, as far as
-clients cannot be told apart (empirical Bayes), so that the largest of many gains is not the luckiest.
+Our own design: each choice is judged on folds that it was not made on; each client's gain is shrunk towards the mean of
+all by the part of the spread that chance explains (empirical Bayes), so that the largest of many gains is not too high.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from fedkin.advice.candidates import HEADS
 from fedkin.analysis.intervals import components, normal
 from fedkin.analysis.paired import Difference, Outcomes, difference, enough
 from fedkin.learning.losses import per_sample
-from fedkin.methods.kin import surely_better
+from fedkin.methods.kin import clearly_better
 from fedkin.tasks import Task
 
 Values = npt.NDArray[np.float64]
@@ -231,12 +229,12 @@ def _weight(part: tuple[Values, ...]) -> float:
 
 
 def shrunk(gains: Mapping[str, Estimate | None]) -> dict[str, Estimate]:
-    """Shrink each client's gain towards the gain of clients of its size, as far as chance explains their spread.
+    """Shrink each client's gain towards that of clients of its size, by the part of their spread that chance explains.
 
-    Clients with few samples have the least sure gains and gain most, so the expected gain is linear in the variance of
-    a client's gain. The spread about this line is estimated by moments (DerSimonian and Laird); the weights and
-    variances are those of Morris (JASA 1983) for few clients. With fewer than 4 clients nothing is shrunk; with fewer
-    than 6, gains are shrunk towards their mean. Clients with an unknown gain (None) are left out.
+    Clients with few samples have gains of the largest variance and gain most, so the expected gain is linear in the
+    variance of a client's gain. The spread about this line is estimated by moments (DerSimonian and Laird); the weights
+    and variances are those of Morris (JASA 1983) for few clients. With fewer than 4 clients nothing is shrunk; with
+    fewer than 6, gains are shrunk towards their mean. Clients with an unknown gain (None) are left out.
 
     >>> found = shrunk({name: Estimate(value, 1.0) for name, value in zip("abcde", [2, 2.5, 3, 3.5, 4])})
     >>> [round(one.value, 2) for one in found.values()]
@@ -326,14 +324,14 @@ class Trials:
         return estimates, frozenset(id for id, one in estimates.items() if one.gains(sure))
 
     def pick(self, name: str, folds: Sequence[int]) -> Pick:
-        """The candidate with its best option on these folds, or with own bodies if their loss is surely smaller."""
+        """The candidate with its best option on these folds, or with own bodies if their loss is clearly smaller."""
         best = self.option(name, folds)
         options = [option for option in self.marks[name] if option[0] == best[0]]
         if options[0] not in self.marks.get(OWN_BODIES, ()):
             return name, best
         mine, sizes = self._costs(OWN_BODIES, options, self.shares[name], folds)
         theirs, _ = self._costs(name, options, self.shares[name], folds)
-        place = surely_better(mine, theirs, sizes)
+        place = clearly_better(mine, theirs, sizes)
         return (name, best) if place is None else (OWN_BODIES, options[place])
 
     def _costs(
@@ -349,7 +347,7 @@ class Trials:
         return costs, sizes
 
     def option(self, candidate: str, folds: Sequence[int]) -> Option:
-        """The option with the best mean over clients on these folds; surer gains have more weight."""
+        """The option with the best mean over clients on these folds; gains of less variance have more weight."""
         options, totals = self.marks[candidate], list[float]()
         for option, by_id in options.items():
             g, v = _known(self.gains((candidate, option), _LOCAL, by_id, folds))
@@ -359,7 +357,7 @@ class Trials:
         return list(options)[int(np.argmax(totals))]
 
     def best(self, folds: Sequence[int]) -> Pick:
-        """The best (candidate, option) other than local training, if clients may decline it.
+        """The best (candidate, option) other than local training, if clients may use local models instead.
 
         Among candidates within one standard error of the best, take the first one.
         """
@@ -374,7 +372,7 @@ class Trials:
         return next(one.pick for one in ratings if one is top or self._nearly_as_good(one, top, local, folds))
 
     def _worth(self, mine: Pick, theirs: Pick, ids: Collection[str], folds: Sequence[int]) -> tuple[float, float]:
-        """The total gain over these clients, and its variance; surer gains have more weight, within limits."""
+        """The total gain over these clients, and its variance; weights fall with a gain's variance, within limits."""
         g, v = _known(self.gains(mine, theirs, ids, folds))
         if not len(v):
             return 0.0, 0.0
@@ -384,7 +382,7 @@ class Trials:
         return float((weight * g).sum()), float((np.square(weight) * v).sum())
 
     def _nearly_as_good(self, one: _Rating, top: _Rating, local: Pick, folds: Sequence[int]) -> bool:
-        """Whether a candidate is at most one standard error below `top`, if clients that do better alone decline."""
+        """Whether a candidate is at most one standard error below `top`, if clients may use local models."""
         behind, variance = 0.0, 0.0
         comparisons = (
             (top.pick, one.pick, top.taken & one.taken), (top.pick, local, top.taken - one.taken),
@@ -440,7 +438,7 @@ class Judged:
 
 
 def _mean(gains: Mapping[str, Estimate | None]) -> Estimate:
-    """The mean gain of these clients; surer gains have more weight."""
+    """The mean gain of these clients; gains of less variance have more weight."""
     g, v = _known(gains)
     if not len(g):
         return Estimate(0.0, 0.0)

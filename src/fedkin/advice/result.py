@@ -151,8 +151,8 @@ class Advice:
 
     def _how_sure(self, takes: Sequence[str], parts: list[str]) -> list[str]:
         """The parts of the sentence, with how sure it is that clients with a shared model gain."""
-        surely = [client.id for client in self.clients if client.gain is not None and client.gain.low > 0]
-        likely = [id for id in takes if id not in surely]
+        sure = [client.id for client in self.clients if client.gain is not None and client.gain.low > 0]
+        likely = [id for id in takes if id not in sure]
         if len(likely) == len(takes):
             many = "both" if len(takes) == 2 else f"all {len(takes)}"
             contain = "the interval of the gain contains" if len(takes) == 1 else f"{many} intervals of gains contain"
@@ -212,7 +212,7 @@ class Advice:
             },
             {
                 "title": f"What each partner adds to others on average, {metric}",
-                "heads": ["partner", f"adds {interval}", f"added last {interval}", "surely helps", "surely hurts"],
+                "heads": ["partner", f"adds {interval}", f"added last {interval}", "helps*", "hurts*"],
                 "rows": [self._partner_row(worth, id) for id in by_value],
             },
         ]  # fmt: skip
@@ -226,7 +226,7 @@ class Advice:
         return [id, *cells.values(), self._text(worth.groups.get(id)), self._text(worth.everybody[id])]
 
     def _partner_row(self, worth: PartnerValues, id: str) -> list[str]:
-        """What a partner adds to others on average, and how many it surely helps and hurts."""
+        """What a partner adds to others on average, and how many it significantly helps and hurts."""
         verdicts = [worth.verdict(client, id) for client in worth.adds if client != id]
         means = [self._text(one, len(worth.adds)) for one in worth.of_partner(id)]
         return [id, *means, str(verdicts.count("helps")), str(verdicts.count("hurts"))]

@@ -56,7 +56,7 @@ def init(
     missing: str = typer.Option("", help="Texts that stand for a missing value (CSV).", metavar="TEXT,TEXT"),
     dates: str | None = typer.Option(None, help="D.M.Y, D/M/Y or M/D/Y (CSV).", metavar="ORDER"),
     out: Path = typer.Option(Path("experiment.toml"), help="The experiment file to write.", metavar="FILE"),
-    look: bool = typer.Option(False, "--look", help="Only look: sizes, targets and what looks wrong; write nothing."),
+    look: bool = typer.Option(False, "--look", help="Only print sizes, targets and probable errors; write nothing."),
     data_root: Path | None = options.ROOT,
     json: bool = typer.Option(False, "--json", help="With --look: print what it finds as JSON, and nothing else."),
 ) -> None:  # fmt: skip
@@ -86,7 +86,7 @@ def init(
     say(*first.notes, f"wrote {out}; run it with: fedkin compare {out} --methods local,fedavg,kin --seeds 0,1,2")
 
 
-# -- init --look: the clients of a table, of other data or of an experiment, and what looks wrong in them --------------
+# -- init --look: the clients of a table, of other data or of an experiment, and probable errors in them ---------------
 
 
 _MAX_CLIENTS = 40
@@ -95,7 +95,7 @@ _HEIGHTS = "▁▂▃▄▅▆▇█"
 
 
 def look_at(path: Path, given: DataOptions, data_root: Path | None, json: bool) -> None:
-    """Print the clients of a table, of other data or of an experiment: sizes, targets, and what looks wrong."""
+    """Print the clients of a table, of other data or of an experiment: sizes, targets, and probable errors."""
     from fedkin.running.init_experiment import check_allowed, first_experiment, inspected_table, kind_of, table_source
 
     if path.suffix == ".toml":
@@ -148,7 +148,7 @@ def _print_columns(table: pa.Table, json: bool) -> None:
 
 
 def _print_inspection(inspection: Inspection, target: str, json: bool) -> None:
-    """Print the clients of a table and what looks wrong in it."""
+    """Print the clients of a table and its probable errors."""
     goal, encoding = inspection.encoded.target, inspection.encoded.encoding
     clients = [asdict(client) for client in inspection.clients]
     report = {
@@ -252,7 +252,7 @@ def advise(
     leave_out: str = options.TABLE_LEAVE_OUT,
     budget: float | None = typer.Option(
         None,
-        help="Minutes from the start to the report: fewer folds, rates and rounds are tried to keep to them.",
+        help="Minutes in all: to keep to them, fedkin tries fewer folds, rates or rounds.",
         metavar="MINUTES",
     ),
     partners: bool | None = typer.Option(

@@ -23,7 +23,7 @@ _TO_BEGIN_WITH = """Learn who should learn with whom: collaboration-graph federa
   fedkin advise TABLE.csv --target T --client C              who should train together
   fedkin init TABLE.csv --target T --client C                an experiment for your data
   fedkin report RUN                                          a page about runs
-  fedkin list methods                                        what there is to compare
+  fedkin list methods                                        the methods, with a line for each
 
 All commands: fedkin --help"""
 

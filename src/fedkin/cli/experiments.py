@@ -82,7 +82,7 @@ def compare(
     ),
     controls: bool = typer.Option(
         False, "--controls", help="Run each method's controls too: without exchange (NAME@self), one group, random and "
-        "true groups; shows what communication adds.",
+        "true groups; shows what exchange adds.",
     ),
 ) -> None:  # fmt: skip
     """Run several methods on the same federations and print means with intervals over seeds.
@@ -175,7 +175,7 @@ def tune(
     ),
     equal: str | None = typer.Option(
         None, metavar="N", help="In place of --try: N candidates for every method, over its rate and the "
-        "settings that it declares; then the best one beyond the ends of what was tried.",
+        "settings that it declares; then variants of the best one outside the tried range.",
     ),
     rates: str | None = typer.Option(
         None, metavar="LOW,HIGH", help="With --equal: range of training.lr (default: a tenth to ten times)."

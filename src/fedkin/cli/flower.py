@@ -107,7 +107,7 @@ def _leave(state: Path = typer.Option(..., help="The folder of the `fedkin flowe
     if holder(state) is None:
         raise ConfigError(f"--state {state}: no fedkin flower node runs with this folder; start it, and then leave")
     (state / LEAVES).touch(mode=0o600)
-    say("fedkin flower node is told: it ends when the server has let it go")
+    say("fedkin flower node ends when the server has recorded that it leaves")
 
 
 @contextmanager

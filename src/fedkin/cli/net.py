@@ -148,7 +148,7 @@ def _leave(
     folder = state or invitation.parent / f"{identity.name}-state"
     if holder(folder) is not None:
         (folder / LEAVES).touch(mode=0o600)
-        _say(f"fedkin net join of {identity.name} is told: it ends when the server has let it go")
+        _say(f"fedkin net join of {identity.name} ends when the server has recorded that it leaves")
         return
     with (
         locked(folder), participant.leave_on_signals(_say) as (_, stop),
@@ -232,7 +232,7 @@ def _check_host(invited: Join, identity: Identity) -> None:
     if host not in hosts and f"*.{host.partition('.')[2]}" not in hosts:
         raise ConfigError(
             f"--key: the certificate of {me!r} is for {' and '.join(hosts) or 'no host'}, and the others dial it at "
-            f"{place}: make both anew with fedkin net init DIR --name {me} --host {host}, and have DIR/{me}.csr signed"
+            f"{place}: make new ones with fedkin net init DIR --name {me} --host {host}, and have DIR/{me}.csr signed"
         )
 
 
@@ -288,7 +288,7 @@ def ca(
     identity.write_private(folder / "ca.key", identity.key_pem(key))
     _write(folder / "ca.crt", identity.certificate_pem([certificate]), replace=True)
     say(
-        f"key:          {folder / 'ca.key'} (whoever has it can pose as anyone: keep it offline)",
+        f"key:          {folder / 'ca.key'} (with it anyone can pose as any participant: keep it offline)",
         f"certificate:  {folder / 'ca.crt'}",
         f"              {identity.fingerprint(certificate)}",
     )

@@ -124,7 +124,7 @@ def stop_on_signals(folder: Path, again: str | None = None) -> Iterator[StopFlag
 
     flag = StopFlag()
     console = make_console(stderr=True, soft_wrap=True)
-    with flag.on_signals(lambda: console.print("stopping after this round; once more to stop at once")):
+    with flag.on_signals(lambda: console.print("stopping after this round; press Ctrl-C again to stop at once")):
         try:
             yield flag
         except (Stop, KeyboardInterrupt) as stop:

@@ -67,7 +67,7 @@ def leave_on_signals(say: Callable[[str], None]) -> Iterator[tuple[StopFlag, Eve
 
     def ask() -> None:
         stop.set()
-        say("leaving after what is being done now; once more to leave at once")
+        say("leaving after the current work; press Ctrl-C again to leave at once")
 
     with flag.on_signals(ask):
         try:

@@ -118,7 +118,7 @@ def _download(file: File, place: Path, say: Callable[[str], None]) -> None:
         place.parent.mkdir(parents=True, exist_ok=True)
         _download_rest(file.url, part, say)
     except (OSError, http.client.HTTPException) as error:
-        how = f"the same command goes on where it stopped; or fetch it elsewhere and put it at {place}"
+        how = f"the same command continues where it stopped; or fetch it elsewhere and put it at {place}"
         raise DataError(f"{file.url}: cannot be fetched ({error_text(error)}); {how}") from None
     digest = _digest(part, file.kind)
     if digest != file.digest:
@@ -141,11 +141,11 @@ def _download_rest(url: str, part: Path, say: Callable[[str], None]) -> None:
         # The file is complete, or `part` is of another file: the checksum will tell.
         return
     if answer.status == http.HTTPStatus.PARTIAL_CONTENT:
-        mode, goes_on = "ab", "goes on, "
+        mode, begins = "ab", "continues, "
     else:
-        mode, goes_on, have = "wb", "", 0
+        mode, begins, have = "wb", "", 0
     length = int(answer.headers.get("Content-Length") or 0)
-    say(f"{url}: {goes_on}{length:,} bytes" if length else url)
+    say(f"{url}: {begins}{length:,} bytes" if length else url)
     end = have + length
     with answer, part.open(mode) as file:
         while piece := answer.read(_CHUNK):

@@ -1,4 +1,4 @@
-"""Inspect a table before training: facts about its clients, and findings about what looks wrong."""
+"""Inspect a table before training: facts about its clients, and findings: probable errors."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ _SORTED = 0.9
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that looks wrong: its kind, a sentence about it, and the columns or clients concerned."""
+    """A probable error: its kind, a sentence about it, and the columns or clients concerned."""
 
     kind: Kind
     text: str
@@ -90,7 +90,7 @@ class ClientFacts:
 
 @dataclass(frozen=True)
 class Inspection:
-    """Facts about the clients, sorted by id; what looks wrong; and the arrays that training would use."""
+    """Facts about the clients, sorted by id; probable errors; and the arrays that training would use."""
 
     clients: tuple[ClientFacts, ...]
     findings: tuple[Finding, ...]

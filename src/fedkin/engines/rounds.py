@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class Skipped(Exception):
-    """Too few clients answered, so that the round is skipped."""
+    """Too few clients answered, so the round is skipped."""
 
 
 class Exchange:

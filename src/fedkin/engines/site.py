@@ -314,7 +314,7 @@ class LocalSite(Site):
         self.restore(part["round"], {id: part["state"]} if "state" in part else {})
         self.steps = {(id, phase): number for phase, number in part["steps"].items()}
 
-    # -- flows of clients, side by side ---------------------------------------------------------------------------
+    # -- flows of clients, together -------------------------------------------------------------------------------
 
     def method(self) -> Any:
         """Return the method for one flow."""
@@ -339,7 +339,7 @@ class LocalSite(Site):
     def _raise_if_crashed(self, id: str, name: str) -> None:
         """Raise Crashed if `faults.crash` lets this client crash in this phase."""
         if self.setup.faults.crashes(self.setup.seed, id, self.number, name):
-            raise Crashed("crashed, as faults.crash has it")
+            raise Crashed("crashed, by faults.crash")
 
     def _view_for_flow(self, id: str, neighbours: Iterable[str] = ()) -> Any:
         """Return a view with a copy of the state, so that a flow that fails changes nothing."""

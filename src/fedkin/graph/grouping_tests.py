@@ -1,4 +1,4 @@
-"""Groups by tests: p-values of whether clients' data can be told apart (docs/groups.md).
+"""Groups by tests of whether clients' data have one distribution (docs/groups.md).
 
 Messages: every client sends `Spread.of(x, y)`; the server sends `Plan.of(spreads)` to all; every client sends
 `sign(plan, x, y)` (a `Signature`, 2 KB); the server calls `find(signatures)` and, for newcomers, `place`.
@@ -87,7 +87,7 @@ class Verdicts:
     def weakest(self) -> tuple[float, ...]:
         """For each group the smallest p-value of a member against the others (`member_p`); 1 for a client alone.
 
-        Of newcomers like a group's m members about one in m + 1 has a smaller one.
+        Of newcomers with the distribution of a group's m members, about one in m + 1 has a smaller one.
         """
         smallest = [1.0] * len(self.verdicts)
         for row, group in enumerate(self.labels.tolist()):
@@ -153,11 +153,11 @@ def find(
     signatures: Mapping[str, Signature] | Sequence[Signature], *, alpha: float = 0.001, least: float = 0.0,
     seed: int = 0,
 ) -> Verdicts:  # fmt: skip
-    """Groups of clients whose data cannot be told apart at level `alpha`.
+    """Groups of clients whose data do not differ significantly at level `alpha`.
 
     signatures: {id: signature} or a list (ids "0", "1", ..), all of one plan, in any order: the result depends only on
     their content. alpha: how often clients with the same distribution may be split, per node. least: groups nearer than
-    this are merged again, because a small but certain difference does not pay for the lost samples (squared distance /
+    this are merged again, because samples lost to a split cost more than a small difference (squared distance /
     variance within, of x; a third of it for xy; .03 is where it breaks even). seed: of the simulated replicas of two of
     the tests.
 
@@ -205,7 +205,7 @@ def _checked(signatures: Any) -> tuple[tuple[str, ...], list[Signature]]:
         if not isinstance(signature, Signature):
             raise GraphError(f"signatures: client {id!r}: expected a Signature, got {type(signature).__name__}")
         if signature.plan != signed[0].plan or set(signature.blocks) != set(signed[0].blocks):
-            raise GraphError(f"signatures: client {id!r} and {ids[0]!r} signed with two plans; sign with one")
+            raise GraphError(f"signatures: client {id!r} and {ids[0]!r} have signatures of two plans; use one plan")
     return ids, signed
 
 
@@ -247,7 +247,7 @@ def _warnings(ids: tuple[str, ...], signed: list[Signature]) -> tuple[str, ...]:
         for text in signature.warnings:
             texts.setdefault(text, []).append(row)
     return tuple(
-        f"at {len(rows)} of {len(ids)} clients {text}, so tests see less: such as at {ids[rows[0]]!r}, "
+        f"at {len(rows)} of {len(ids)} clients {text}, so tests have less power: at {ids[rows[0]]!r}, for example, "
         f"{np.median([signed[row].effect for row in rows]):.1f} samples (median) count as one"
         for text, rows in sorted(texts.items())
     )
@@ -282,7 +282,7 @@ class TreeNode:
         return [name for name, value in self.p.items() if value < alpha]
 
     def below(self) -> Iterator[TreeNode]:
-        """This node and all nodes below it, in the order in which they are settled."""
+        """This node and all nodes below it, in the order of a depth-first search."""
         todo = [self]
         while todo:
             node = todo.pop()

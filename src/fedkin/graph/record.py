@@ -31,7 +31,7 @@ Group = TypeVar("Group", bound=Hashable)
 
 # Verdicts of groups.
 MEANINGS = {
-    "same": "cannot be told apart: one model serves all",
+    "same": "no significant difference: one model serves all",
     "shares": "differ, but not clearly in what a class looks like (mostly in how often it occurs): one model, with "
     "each client's own class shares",
     "offsets": "each shifted by itself, with the same relation of inputs to targets: one model, with what "
@@ -75,7 +75,7 @@ class Node:
     to cut its clients in two. verdict: of a leaf; a group of several leaves may have another verdict.
 
     >>> Node(None, {"x": 0.2, "y": 3e-12}, ("y",)).summary(), Node(0, {"x": 0.2}).summary()
-    ('differ in class shares (p 3e-12)', 'cannot be told apart (smallest p 0.2, inputs)')
+    ('differ in class shares (p 3e-12)', 'no significant difference (smallest p 0.2, inputs)')
     """
 
     parent: int | None
@@ -98,7 +98,7 @@ class Node:
         if not self.p:
             return "not tested"
         if not self.rejected:
-            return f"cannot be told apart ({self.smallest_p()})"
+            return f"no significant difference ({self.smallest_p()})"
         return "differ in " + ", ".join(f"{_name(test)} ({p_text(self.p[test])})" for test in self.rejected)
 
 

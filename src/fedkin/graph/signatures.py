@@ -22,7 +22,7 @@ from fedkin.untrusted import error_text
 
 BLOCKS = ("x", "xy", "y")
 _FLAGS = {
-    1: "neighbours in stored order are alike",
+    1: "neighbours in stored order are similar",
     2: "samples occur more than once",
 }
 

@@ -208,8 +208,8 @@ LARGEST = 1e150  # largest value of a metric: the square of a larger one overflo
 
 # Columns of `Result.to_frame`, of comparisons and of the report, where each metric adds a column of its own name.
 _COLUMNS = {
-    *METRICS, "adds", "ari", "client", "epsilon", "gain", "gap", "groups", "hurt", "loss", "mean", "method", "n",
-    "round", "sent", "surely", "unseen", "worst10", "worst20",
+    *METRICS, "adds", "ari", "client", "clients", "epsilon", "gain", "gap", "groups", "hurt", "loss", "mean", "method",
+    "n", "round", "sent", "unseen", "worst10", "worst20",
 }  # fmt: skip
 
 

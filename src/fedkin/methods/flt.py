@@ -165,8 +165,8 @@ class RelatednessSettings(GraphSettings):
     fitted on the centres of all clients. neighbours, min_dist: UMAP's.
     distance: between two clients' sets of centres, "min" (the paper's) or "matching" (the released code's).
     gamma: as in GraphSettings; the paper's 1 is a distance in UMAP's embedding. adjacency, control: as there.
-    groups: a number of groups, or how it is found from the hierarchy: "gap", "ratio" or "silhouette", at most `most`
-    (None: half the number of clients, and at most 30). linkage: of the hierarchy.
+    groups: the number of groups, or the rule that finds it in the hierarchy, "gap", "ratio" or "silhouette", at most
+    `most` (None: half the number of clients, and at most 30). linkage: of the hierarchy.
     cluster: the hierarchy is made from distances between the "rows" of the adjacency (the paper's), or from the
     "distances" themselves.
     """
@@ -202,9 +202,9 @@ class Flt(Taskonomy):
     how centres become graph and groups.
 
     average: inside "groups" (Case II) or over "neighbours" (Case I). stale: clients that did not take part enter the
-    averages with the model that they have. aggregate: as in FedAvg. regroup_changed: after so many flags of changed
-    data, these clients send centres again, and groups are made again (None: never). regroup_every: every so many rounds
-    all clients do so (None: never).
+    averages with their last model. aggregate: as in FedAvg. regroup_changed: after this number of flags of changed
+    data, these clients send centres again, and groups are made again (None: never). regroup_every: after this number of
+    rounds all clients do so (None: never).
     """
 
     name = "flt"

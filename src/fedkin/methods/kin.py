@@ -1,14 +1,14 @@
-"""Kin: tests propose which clients may share, held-out samples choose the level and how personal each head is.
+"""Kin: tests propose which clients may share, held-out samples choose who shares and what each client has of its own.
 
 A method of fedkin that needs no information about groups. `docs/methods/kin.md` gives the reasons.
 
     once         every client sends a signature of 2 KB; the server tests which clients differ: a tree of groups
     levels       "all": one model; "branches": one for each part of the tree whose clients differ only by degrees;
-                 "groups": one for each group that no test tells apart, and local training for clients unlike all others
-    trial        in the first half of the rounds every level trains, on four fifths of each client's samples
+                 "groups": one for each group in which no test finds a difference; clients in no group train locally
+    trial        in the first half of the rounds all levels train, on four fifths of each client's samples
     heads        each client fits its own head; their mean is a second shared head of each level
     choice       (level, shared head, strength) with the smallest loss on the held-out samples, pooled over clients;
-                 own bodies too, if their loss is surely smaller: a few passes of training from the chosen model
+                 then own bodies, if their loss is clearly smaller: a few passes of training from the chosen model
     afterwards   the chosen level trains on all samples; a client uses its model with a head pulled to the shared one:
                  min_V sum loss(F V, y) + strength / 2 |V - W|^2     (`fedkin.methods.blocks.pulled_head`)
 """
@@ -68,22 +68,22 @@ Judgements = Mapping[str, np.ndarray[Any, Any]]
 LEVELS = ("all", "branches", "groups")  # from one model to the most models
 MIN_TRIAL = 3  # with fewer trial rounds nothing is chosen: groups with shared heads
 MIN_HOLDOUT = 30  # with fewer held-out samples of all clients together nothing is chosen
-MIN_SURE = 4  # of fewer clients no difference is called sure
+MIN_SURE = 4  # with fewer clients, no difference counts as clear
 FOLD, BLOCKS = 5, 25  # a client's samples are BLOCKS blocks in stored order, and one block in FOLD is held out
-DOUBT = 1.0  # within so many standard errors, groups and a stronger pull are preferred
-SURE = 2.0  # by so many standard errors own bodies must be better, since they cost training at each use
+DOUBT = 1.0  # within this number of standard errors, more models and a stronger pull are preferred
+SURE = 2.0  # own bodies must be better by this number of standard errors, since they cost training at each use
 OWN_HEAD = Strength(1.0, 1.0)  # pull of the heads whose mean is a level's second shared head
-CLIPPED = 0.25  # share of the clients' differences in cost that is clipped at either end
+CLIPPED = 0.25  # share of the clients' differences in cost that is clipped at each end
 
 
 class Kin(SigningMethod):
     """Groups from tests, and a level and a degree of sharing from held-out samples.
 
     alpha: how often clients with the same distribution may be split, over all searches for groups. least: groups that
-    differ by less still share a model (`fedkin.graph.find`). regroup_every: every so many rounds all clients sign
-    again, and groups and level are found again (None: never). degrees: "auto" chooses; "groups" always trains the
-    groups, with shared heads. ordered: the order of samples may carry information (`fedkin.graph.sign`). weights,
-    aggregate: as in FedAvg.
+    differ by less still share a model (`fedkin.graph.find`). regroup_every: after this number of rounds all clients
+    send new signatures, and groups and level are found again (None: never). degrees: "auto" chooses; "groups" always
+    trains the groups, with shared heads. ordered: the order of samples may carry information (`fedkin.graph.sign`).
+    weights, aggregate: as in FedAvg.
     """
 
     name = "kin"
@@ -208,7 +208,7 @@ class Kin(SigningMethod):
 
     def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
         state = server.state
-        # Clients without a signature sign; groups are found, and newcomers are placed in them.
+        # Clients without a signature send one; groups are found, and newcomers are placed in them.
         again = due(self.regroup_every, server.round)
         to_sign = unsigned(server, sampled, () if again else state["signatures"])
         signed = yield from collect_signatures(server, state, to_sign)
@@ -267,7 +267,7 @@ class Kin(SigningMethod):
             yield from self.choose_body(server, ids, chosen)
 
     def choose_body(self, server: ServerView, ids: Sequence[str], chosen: Costs) -> ServerFlow[None]:
-        """Let clients train their own bodies, with a strength of their own, if that is surely better than the choice.
+        """Let clients train their own bodies, with a strength of their own, if that is clearly better than the choice.
 
         chosen: {client id: [1, 1]}, the cost of the choice.
         """
@@ -275,14 +275,14 @@ class Kin(SigningMethod):
             return
         state = server.state
         judgements, sizes = yield from self.judged(server, ids, state["models"], own_body=True)
-        place = surely_better(losses(judgements), chosen, sizes)
+        place = clearly_better(losses(judgements), chosen, sizes)
         if place is not None:
             state["choice"] = {**state["choice"], **strengths(server.task)[place]._asdict(), "own_body": True}
 
     def with_mean_heads(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[Mapping[str, Mapping[str, Params]]]:
-        """The models of all levels, each shared head replaced by the mean of its clients' own heads, if heads can be.
+        """The models of all levels, each shared head replaced by the mean of its clients' own heads, if there is one.
 
-        A shared head that has not converged would lose to the clients' own heads even if clients are alike.
+        A shared head that has not converged would lose to the clients' own heads even if clients do not differ.
         """
         trained: dict[str, dict[str, Params]] = server.state["models"]
         if not can_pull(server.initial, server.task):
@@ -347,7 +347,7 @@ class Kin(SigningMethod):
         return Message(**message, weights=choice["weights"], bias=choice["bias"], own_body=choice["own_body"])
 
     def welcome(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
-        """Clients that never took part sign, and get the chosen level's model for their group."""
+        """Clients that never took part send signatures, and get the chosen level's model for their group."""
         offers = {id: self.offer(server, id) for id in ids}
         if not server.state["group"]:
             return offers
@@ -414,8 +414,8 @@ def losses(judgements: Judgements) -> dict[str, Any]:
 def best_candidate(costs: Costs, sizes: Mapping[str, int], levels: Sequence[str]) -> tuple[str, int]:
     """Return level and column of the smallest pooled cost; in doubt, more models and the earlier column.
 
-    In doubt: within DOUBT standard errors over clients.
-    costs: {client id: [levels, columns]} mean held-out losses; sizes: held-out samples.
+    In doubt: if the costs differ by at most DOUBT standard errors over clients. costs: {client id: [levels, columns]}
+    mean held-out losses; sizes: held-out samples.
     """
     excess = excess_in(costs, sizes)
     columns = next(iter(costs.values())).shape[1]
@@ -433,11 +433,11 @@ def best_candidate(costs: Costs, sizes: Mapping[str, int], levels: Sequence[str]
     return levels[level], column
 
 
-def surely_better(costs: Costs, others: Costs, sizes: Mapping[str, int]) -> int | None:
-    """Return the best column of `costs`, if its pooled cost is surely smaller than that of the best of `others`.
+def clearly_better(costs: Costs, others: Costs, sizes: Mapping[str, int]) -> int | None:
+    """Return the best column of `costs`, if its pooled cost is clearly smaller than that of the best of `others`.
 
-    Of fewer than MIN_SURE clients nothing is sure. costs, others: {client id: [1, columns]}, for the same held-out
-    samples; sizes: their number.
+    Clearly: by more than SURE standard errors, over at least MIN_SURE clients. costs, others: {client id: [1,
+    columns]}, for the same held-out samples; sizes: their number.
     """
     ids = costs.keys() & others.keys()
     if len(ids) < MIN_SURE:
@@ -509,7 +509,7 @@ def branches(tests: Tests, group: Mapping[str, str]) -> dict[str, str]:
     return {number: number if spread is None else f"branch {spread}" for number, spread in spreads}
 
 
-# -- at the server: who signs, when groups are found, who joins them --------------------------------------------------
+# -- at the server: signatures, the search for groups, newcomers -----------------------------------------------------
 
 
 def alpha_of_search(alpha: float, search: int) -> float:
@@ -531,7 +531,8 @@ def verdicts(server: ServerView, ids: Iterable[str], method: Kin) -> Verdicts:
 def update_groups(server: ServerView, signed: Mapping[str, Tensor], method: Kin) -> None:
     """Store these signatures; then find all groups again, or let their senders join the existing groups.
 
-    Groups are found at first, if a client signed again, and once more clients have joined than groups were found from.
+    Groups are found at first, if a client sent a new signature, and if more clients have joined than the groups were
+    found from.
     """
     state = server.state
     watch_members(server, state["group"], method.alpha)

@@ -107,7 +107,7 @@ class ServerConnection:
 
     def say_leaving(self) -> str:
         """Tell the server that this participant leaves for good; returns the nonce of this hello."""
-        self.say("the server is told that this client leaves; it answers when a round has ended")
+        self.say("telling the server that this client leaves; it answers at the end of a round")
         return self.say_hello(Agreement(settings=""), leaves=True)
 
     def say_hello(self, agreement: Agreement, **fields: Any) -> str:
@@ -122,7 +122,7 @@ class ServerConnection:
         welcome = self.wait_for(Welcome, f"welcome/{nonce}")
         if welcome.refused:
             raise RunError(f"the server refuses: {escaped(welcome.refused, 400)}")
-        self.say(f"left: data of {self.link.me} count no more from round {welcome.number} on")
+        self.say(f"left: data of {self.link.me} no longer count from round {welcome.number} on")
 
 
 class NetworkClient(ServerConnection):
@@ -133,7 +133,7 @@ class NetworkClient(ServerConnection):
     any. consent: gets lines that say what will leave, and returns whether it may. ledger: of all releases under
     `[privacy]` (None: in memory). take_home: stores the model after each evaluation (None: it is not stored). stop: set
     it to make the client leave. patience: seconds of one wait. watch: reads the client's file again after a change,
-    with `[network] reread`. unseen: whether the client takes no part, and only takes home a model.
+    with `[network] reread`. unseen: whether the client never trains, and only gets a model.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class NetworkClient(ServerConnection):
         self.leave_nonce = ""  # of the hello by which it leaves
         self.last_run = ""
         self.watch, self.unseen = watch, unseen
-        again = "has changed: what it tells of itself, anew; then the new samples count too"
+        again = "has changed: the same facts about its new samples, which count from then on"
         self.later_lines = [f"whenever {watch.path} {again}"] if watch is not None else []  # what may leave later
         self.leave_file = folder / LEAVES  # another process makes this file, so that this client leaves for good
         self.versions: dict[str, Client] = {}  # the samples by hash, if they may change
@@ -186,7 +186,7 @@ class NetworkClient(ServerConnection):
                     if round := run.stored_round:
                         rounds, folder = setup.training.rounds, self.folder
                         self.say(f"its model after round {round} of {rounds} is kept: fedkin export {folder}")
-                self.say("the server has started again, or goes on without this client: joining once more")
+                self.say("the server has restarted, or continues without this client: joining again")
 
     def _describe(self) -> None:
         about = about_of(self.client, self.task)
@@ -206,11 +206,11 @@ class NetworkClient(ServerConnection):
                 samples.keep(self.columns)
                 samples = samples.client(self.encoding)
         except DataError as error:
-            self.say(f"{error_text(error)}; the samples of before count until the file is correct")
+            self.say(f"{error_text(error)}; the earlier samples count until the file is correct")
             return
         self.client = samples[0]
         self._describe()
-        self.say(f"{self.watch.path} has changed: the server is told of {self.about.n_train:,} training samples")
+        self.say(f"{self.watch.path} has changed: telling the server of {self.about.n_train:,} training samples")
         self.say_hello(self.agreement, about=self.about, seen=not self.unseen)
 
     # -- joining --------------------------------------------------------------------------------------------------
@@ -317,7 +317,7 @@ class NetworkClient(ServerConnection):
         )  # fmt: skip
 
     def _serve(self, run: ClientRun) -> bool:
-        """Answer orders; returns True if the run has ended or this client has left, and False to join once more."""
+        """Answer orders; returns True if the run has ended or this client has left, and False to join again."""
         self.leave_nonce = ""
         with run.site.exact():
             while True:
@@ -360,7 +360,7 @@ class NetworkClient(ServerConnection):
             self.await_farewell(self.leave_nonce)
             return True
         if now.withdrawn == self.life and not self.leave_nonce:
-            self.say("this client leaves by its own wish: fedkin net join brings it back")
+            self.say("this client leaves at its own request: fedkin net join brings it back")
             return True
         if now.left:
             self.say("the server counts this client as one that has left")

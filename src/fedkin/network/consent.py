@@ -80,7 +80,7 @@ def _disclosure_with_table(
     The sizes of messages are for the participant's own columns and categories alone. If the table cannot be encoded
     alone (it lacks a class), there are no lines about messages.
     """
-    lines = [f"of the table, once, so that all encode theirs alike: {line}" for line in table.summary.words()]
+    lines = [f"of the table, once, for a common encoding: {line}" for line in table.summary.words()]
     try:
         client, task = table.client(agree({table.name: table.summary}, table.reading))
     except DataError:

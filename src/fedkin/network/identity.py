@@ -317,7 +317,7 @@ def request_of(data: bytes, where: str) -> x509.CertificateSigningRequest:
     except (ValueError, TypeError, UnsupportedAlgorithm, x509.DuplicateExtension) as error:
         raise ConfigError(f"{where}: not a certificate request in PEM{_instead(data, error)}") from None
     if not good:
-        raise ConfigError(f"{where}: the request is not signed by its own key; it was changed, make it anew")
+        raise ConfigError(f"{where}: the request is not signed by its own key; it was changed; make a new one")
     common_name(request.subject, where)
     return request
 

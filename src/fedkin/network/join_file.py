@@ -98,7 +98,7 @@ class Join(Settings):
     @classmethod
     def _is_supported(cls, value: int) -> int:
         if value != VERSION:
-            how = "have the file made anew, or install the fedkin of it"
+            how = "ask for a new file, or install the version of fedkin that made it"
             raise ValueError(f"this fedkin reads version {VERSION}; {how}")
         return value
 

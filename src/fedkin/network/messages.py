@@ -83,7 +83,7 @@ def encode(message: WireMessage) -> bytes:
 class Pointer(WireMessage):
     """The number of a client's newest order. epoch: id of the server's process. left: whether the client has left.
 
-    withdrawn: the process of the client that must end, since the client leaves, or has left, by its own wish.
+    withdrawn: the process of the client that must end, since the client leaves, or has left, at its own request.
     """
 
     epoch: Id

@@ -33,7 +33,7 @@ _LONGEST_PAUSE = 60.0  # longest time between two looks, after unreadable hellos
 class Registered(Settings):
     """A client of the federation. told: its descriptions, by the first round in which each counts. away: absences.
 
-    withdrawn: its process when it left by its own wish; a later process may have joined since the last checkpoint.
+    withdrawn: its process when it left at its own request; a later process may have joined since the last checkpoint.
     """
 
     told: dict[int, About]
@@ -197,7 +197,7 @@ class Registration:
             self.link.offer(name, "now", encode(now))
 
     def _withdrawn(self, name: str) -> str:
-        """The process of a client that has left by its own wish, or of which another process says so; else empty."""
+        """The process of a client that has left at its own request, or of which another process says so; else empty."""
         if (hello := self.next_round.get(name)) is not None:
             return self.processes.get(name, "") if hello.leaves and self.has_paused(name) else ""
         return self.members[name].withdrawn if name in self.members else ""
@@ -243,7 +243,7 @@ class Registration:
                 return "it takes no part yet: end its fedkin net join"
             return "" if name in self.members else "it takes no part, so that there is nothing to leave"
         if hello.life == self._withdrawn(name):
-            return "it leaves by its own wish: only a new process of it takes part again"
+            return "it leaves at its own request: only a new process of it takes part again"
         if words := difference(self.gathering.agreement, hello.agreement):
             return f"{words} (here: the server; there: {name})"
         if self._is_late(name, hello):

@@ -80,13 +80,13 @@ def _state(folder: Path) -> Checked:
 def _one(folder: Path) -> Checked:
     """Check one run."""
     seal, problems = _sealed(folder)
-    remedy = f"{_BACK}, or remove {folder} and run this anew"
+    remedy = f"{_BACK}, or remove {folder} and run this again"
     if (folder / "failed.json").exists():
         standing = "failed: its reason is kept, and it is not run again"
     elif (folder / "summary.json").exists():
         problems += [f"{each}; {remedy}" for each in files.faults(folder, seal.files, files.RESULT)]
         problems += _problems_of_other_files(folder, seal)
-        standing = "finished: there is nothing to go on with"
+        standing = "finished: there is nothing to continue"
     else:
         checkpoints = Checkpoints(folder)
         checkpoint, wrong = checkpoints.survey(all=True)
@@ -94,11 +94,11 @@ def _one(folder: Path) -> Checked:
         if checkpoint is not None:
             seal = checkpoint.seal
             problems += [f"{each}; {_BACK}, or go on without it" for each in checkpoints.lost(checkpoint)]
-            standing = f"not finished; goes on from round {checkpoint.round}: {_again(folder)}"
+            standing = f"not finished; continues from round {checkpoint.round}: {_again(folder)}"
         elif wrong:
             standing = "not finished; it cannot be resumed"
         else:
-            standing = f"not finished; goes on from round 0, as no checkpoint was written yet: {_again(folder)}"
+            standing = f"not finished; continues from round 0, as no checkpoint was written yet: {_again(folder)}"
     return Checked(folder, tuple(problems), _versions(seal), standing)
 
 
@@ -124,7 +124,7 @@ def _several(folder: Path) -> Checked:
     kind = {"compare": "comparison", "tune": "tuning", "sweep": "sweep"}[command]
     runs = reading.runs_below(folder)
     done = sum(any((run / name).exists() for name in ("summary.json", "failed.json")) for run in runs)
-    standing = f"{kind}: of {len(runs)} runs begun, {done} are over; goes on with {_again(folder)}"
+    standing = f"{kind}: {done} of {len(runs)} begun runs have ended; continue with {_again(folder)}"
     return Checked(folder, tuple(problems), notes, standing)
 
 

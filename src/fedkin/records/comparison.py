@@ -121,7 +121,7 @@ def differences(runs: Mapping[int, Result], others: Mapping[int, Result]) -> Add
 
 
 def added_by_exchange(name: str, results: Mapping[str, Mapping[int, Result]]) -> Added | None:
-    """Return what communication adds to a method: the method minus its control without exchange, NAME@self.
+    """Return what exchange adds to a method: the method minus its control without exchange, NAME@self.
 
     It is 0 for Local and for the control itself; None if the control was not run.
     """
@@ -133,7 +133,7 @@ def comparison_rows(results: Mapping[str, Mapping[int, Result]]) -> list[dict[st
     """Return a row per method: mean and spread (sample standard deviation) over seeds of the runs' figures.
 
     metric: the name of the metric. The figures are those of `figures_of`, epsilon only under `[privacy]`. surely: mean
-    number of clients with each verdict. adds: what communication adds, with the interval of its mean over seeds
+    number of clients with each verdict. adds: what exchange adds, with the interval of its mean over seeds
     (`added_by_exchange`). metrics: mean, sd and gain of each further metric (`run.metrics`), if any.
     """
     private = any("privacy" in result.summary for by_seed in results.values() for result in by_seed.values())

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _WORDS = {
     "joined": "joined",
-    "left": "left: data count no more from this round on",
+    "left": "left: data no longer count from this round on",
     "drifted": "drifted away: new samples are unlike those of their group",
 }
 
@@ -22,7 +22,7 @@ def events_of(row: Mapping[str, Any], *kinds: str) -> list[str]:
     """Return a sentence for each of these kinds of events in a round (without kinds: for all).
 
     >>> events_of({"round": 7, "events": {"joined": ["west"], "left": ["north", "south"]}})
-    ['round 7: west joined', 'round 7: north, south left: data count no more from this round on']
+    ['round 7: west joined', 'round 7: north, south left: data no longer count from this round on']
     """
     events = row.get("events", {})
     return [

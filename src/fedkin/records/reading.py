@@ -235,7 +235,7 @@ class ExperimentFile(FileSchema):
 
 
 # Advice for a damaged or changed file.
-MEND = "put the file back as it was, or run this anew in another folder"
+MEND = "put the file back as it was, or run this again in another folder"
 # Types of columns, by their names in error messages.
 _KINDS: Mapping[str, Callable[[pa.DataType], bool]] = {
     "whole numbers": pa.types.is_integer,

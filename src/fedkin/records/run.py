@@ -287,7 +287,7 @@ def read_run(folder: Path) -> Result:
     """Read a finished run; raises RunError naming the file that is missing, damaged or not from a run."""
     if not (folder / "summary.json").is_file():
         raise RunError(
-            f"{folder}: no summary.json, so this is no finished run; --resume {folder}{IN_PYTHON} goes on with it"
+            f"{folder}: no summary.json, so this run is not finished; --resume {folder}{IN_PYTHON} continues it"
         )
     # Check all files before reading: a single changed bit may crash the reader of a table.
     reading.check_unchanged(folder, *RESULT)
@@ -329,7 +329,7 @@ def find_runs(places: Sequence[Path]) -> list[Path]:
             if is_state(place):
                 raise RunError(describe_state_folder(place))
             raise RunError(
-                f"{place}: no finished run in it (no summary.json); fedkin runs check {place} says how one goes on"
+                f"{place}: no finished run in it (no summary.json); fedkin runs check {place} says how to continue"
             )
         folders += [folder for folder in inside if folder not in folders]
     return folders

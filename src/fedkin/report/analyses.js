@@ -244,7 +244,7 @@ function drawCloud(cloud, colour, groups, entry, what) {
 
 function drawHeads({ heads, kept }) {
   $("heads-plot").hidden = !heads;
-  $("heads-note").textContent = heads ? "How alike two clients’ heads answer on each other’s class means: 1 when they say the same, up to scale. Ordered by planted group, then by classes." +
+  $("heads-note").textContent = heads ? "Similarity of the outputs of two clients’ heads on each other’s class means: 1 if they are equal, up to scale. Ordered by planted group, then by classes." +
     (heads.clients.length < kept ? ` ${heads.clients.length} of ${many(kept, "client")} are drawn.` : "") :
     "Everyone uses the same head after this round: there is nothing to compare.";
   if (!heads) return;

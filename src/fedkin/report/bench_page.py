@@ -18,7 +18,7 @@ NOTES = (
     "adds, less @self: the method minus its control without exchange",
     "in brackets: paired 95 % intervals over seeds; *: it excludes 0",
     "the mean over federations mixes points of their metrics; its interval says how much these federations differ",
-    "hurt: clients below training alone (surely below)",
+    "hurt: clients below training alone (in brackets: significantly below)",
 )
 
 
@@ -37,8 +37,8 @@ def headline(data: Data) -> str:
     gain, given = data["mean_gain"], sorted({text for row in data["federations"] for text in row["given"]})
     mean = "" if gain is None else f"; in the mean of {gain['federations']} federations {interval(gain)} points from it"
     return (
-        f"{data['method']}: mean rank {rank:.1f} over {len(rows)} of {len(data['federations'])} federations; surely "
-        f"above the best simple method on {above}, surely below on {below}, not told apart on {rest}"
+        f"{data['method']}: mean rank {rank:.1f} over {len(rows)} of {len(data['federations'])} federations; "
+        f"significantly above the best simple method on {above}, significantly below on {below}, neither on {rest}"
         f"{mean}{''.join(f'; {text}' for text in given)}"
     )
 

@@ -78,5 +78,5 @@ def _lead(figures: Mapping[str, Any], name: str, level: str) -> str:
         size, interval = f"{lead:.1f} points {'better' if better else 'worse'}", f"{low:.1f} to {high:.1f}"
     else:
         size, interval = f"{lead:.2g} {'lower' if better else 'higher'} in loss", f"{low:.2g} to {high:.2g}"
-    told = f"{size} than {level}" if low > 0 else f"not told apart from {level}: {size}"
+    told = f"{size} than {level}" if low > 0 else f"not significantly different from {level}: {size}"
     return f"on held-out samples {told} (95 % interval {interval})"

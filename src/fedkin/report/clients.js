@@ -53,12 +53,12 @@ function drawGain() {
 function gainText(known, ids) {
   const hurt = known.filter(({ gain }) => gain < 0), gain = known.filter(({ gain }) => gain > 0);
   const middle = (known[Math.floor((known.length - 1) / 2)].gain + known[Math.ceil((known.length - 1) / 2)].gain) / 2;
-  const worst = hurt.length ? ` Most hurt: ${ids[known[0].client]} (${points(known[0].gain)}).` : " Nobody is hurt.";
+  const worst = hurt.length ? ` Largest loss: ${ids[known[0].client]} (${points(known[0].gain)}).` : " No client is worse.";
   $("gain-text").textContent = `With ${title(run().label)} and seed ${run().seed}: ${many(gain.length, "client")} better than alone, ` +
     `${known.length - gain.length - hurt.length} equal, ${hurt.length} worse; median ${points(middle)}.${worst}${verdictText()}`;
   const tests = federation().test.filter((count) => count);
   const least = tests.length ? Math.min(...tests) : 0;
-  $("gain-note").textContent = `${TEST} after the last round, against Local with the same seed. ${run().sure?.verdict.some((word) => word) ? "Lines: 95 % intervals. Grey: cannot be told apart from alone, or too few events or test samples. Hatched: surely worse than alone." : "Hatched: worse than alone."} ` +
+  $("gain-note").textContent = `${TEST} after the last round, against Local with the same seed. ${run().sure?.verdict.some((word) => word) ? "Lines: 95 % intervals. Grey: no significant difference from training alone, or too few events or test samples. Hatched: significantly worse." : "Hatched: worse than training alone."} ` +
     (run().sure?.withheld ? `There are no verdicts: ${run().sure.withheld}. ` : "") +
     (least && METRIC.title === "accuracy" ? `The fewest test samples of a client are ${least}, where one sample is ${(100 / least).toFixed(1)} points. ` : "") +
     "Click a bar to follow its client.";
@@ -90,7 +90,7 @@ function verdictText() {
   const said = (run().sure?.verdict ?? []).filter((word) => word), count = (word) => said.filter((one) => one === word).length;
   if (!said.length) return "";
   const few = count("too few");
-  return ` Surely gained: ${count("gained")}, surely hurt: ${count("hurt")}, cannot be told apart: ${count("cannot be told apart")}${few ? `, too few events or test samples: ${few}` : ""}.`;
+  return ` Significant gain: ${count("gained")}, significant loss: ${count("hurt")}, neither: ${count("cannot be told apart")}${few ? `, too few events or test samples: ${few}` : ""}.`;
 }
 
 // A client's data in one line, as escaped text.

@@ -202,7 +202,7 @@ def _row(label: str, of_method: Sequence[ReportRun], runs: Sequence[Result]) -> 
 
 
 def _adds(of_method: Sequence[Result], runs: Sequence[Result]) -> list[float] | None:
-    """[what communication adds to a method, half its interval]; None if a run of its control @self is missing."""
+    """[what exchange adds to a method, half its interval]; None if a run of its control @self is missing."""
     gains = {}
     for run in of_method:
         control = counterpart(run, runs, run.method, "self")

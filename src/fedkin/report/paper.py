@@ -171,8 +171,8 @@ def _gains(data: Data) -> Figures:
         caption = (
             f"Gain in test {data['metric']['title']} over training alone (Local) of each client with "
             f"{titles_in(data)[run['label']]}, seed {run['seed']}. Lines: 95 % intervals of the paired difference. "
-            "Blue: surely gained (the interval is above 0); orange: surely hurt (below 0); grey: neither, or too few "
-            "test samples."
+            "Blue: significant gain (the interval is above 0); orange: significant loss (below 0); grey: neither, or "
+            "too few test samples."
         )
         yield f"gains-{_file_name(run['label'])}", figure, caption
 
@@ -254,7 +254,7 @@ def _columns(metric: Data) -> Sequence[TableColumn]:
         ("worst10", r"worst 10\,\%", scale, digits, "worst 10 %: mean over the worst tenth of the clients"),
         ("unseen", "unseen", scale, digits, "unseen: mean over clients that never took part"),
         ("gain", "gain", scale, digits, "gain: over training alone (Local), mean over clients"),
-        ("gained", "gained", 1, 0, "gained, hurt: clients that surely gain or lose, by 95 % intervals"),
+        ("gained", "gained", 1, 0, "gained, hurt: clients that significantly gain or lose, by 95 % intervals"),
         ("lost", "hurt", 1, 0, ""),
         ("found", "groups", 1, 1, "groups: in the last round's graph"),
         ("ari", "ARI", 1, 2, "ARI: agreement of the groups with the planted ones (1: equal)"),

@@ -87,11 +87,9 @@ class Ranking(NamedTuple):
         best = [name for name, rank in zip(diagram.methods, diagram.ranks, strict=True) if rank == diagram.ranks[0]]
         near = [name for name in next((group for group in diagram.groups if best[0] in group), ()) if name not in best]
         them = "it" if len(best) == 1 else "them"
-        apart = f"not told apart from {them}: {first_few(near, 3)}" if near else "told apart from all others"
+        rest = f"not significantly below {them}: {first_few(near, 3)}" if near else "significantly above all others"
         pairs = math.comb(len(diagram.methods), 2)
-        return (
-            f"best mean rank: {' and '.join(best)}, {apart} (Nemenyi, alpha = {ALPHA:g}, corrected for {pairs} pairs)"
-        )
+        return f"best mean rank: {' and '.join(best)}, {rest} (Nemenyi, alpha = {ALPHA:g}, corrected for {pairs} pairs)"
 
 
 def tests_text(diagram: Diagram) -> str:
@@ -99,14 +97,15 @@ def tests_text(diagram: Diagram) -> str:
     alpha = f"alpha = {ALPHA:g}"
     if diagram.friedman is None:
         p = float(diagram.p[0, 1])
-        apart = "are told apart" if p <= ALPHA else "cannot be told apart"
-        return f"{' and '.join(diagram.methods)} {apart} (Wilcoxon's signed-rank test, p {_p(p)}, {alpha}, 1 test)"
+        verb = "differ" if p <= ALPHA else "do not differ"
+        both = f"{' and '.join(diagram.methods)} {verb} significantly"
+        return f"{both} (Wilcoxon's signed-rank test, p {_p(p)}, {alpha}, 1 test)"
     text = f"Friedman's test of equal ranks: p {_p(diagram.friedman)} ({alpha})"
     if diagram.friedman > ALPHA:
-        return f"{text}, so that no method can be told apart from another"
+        return f"{text}, so that no two methods differ significantly"
     pairs = math.comb(len(diagram.methods), 2)
     near = "; ".join(", ".join(group) for group in diagram.groups)
-    rest = f"not told apart: {near}" if near else "all are told apart"
+    rest = f"no significant difference within {near}" if near else "all pairs differ significantly"
     return (
         f"{text}; by Nemenyi's critical difference of {diagram.difference:.2f}, corrected for {pairs} pairs of "
         f"methods, {rest}"
@@ -209,7 +208,7 @@ def _p(value: float) -> str:
 
 
 def svg(diagram: Diagram) -> str:
-    """The critical-difference diagram (Demsar, 2006): ranks on an axis; bars join methods not told apart."""
+    """The critical-difference diagram (Demsar, 2006): ranks on an axis; bars join methods that do not differ."""
     methods, count = diagram.methods, len(diagram.methods)
     side = 16 + 8.4 * (max(map(len, methods)) + 6)  # room for the longest name and its rank, also in wide fonts
     right, axis = max(760.0, 2 * side + 240) - side, 58.0

@@ -298,7 +298,7 @@ def _summary_sentences(table: PaperTable, by_part: Mapping[str, Sequence[Cells]]
         sentences.append(_best_sentence(methods))
     helped = _shared({part: text for part, by_row in methods.items() if (text := _helped(by_row))})
     if helped:
-        sentences.append(f"Exchange surely adds to {'; '.join(text + on for text, on in helped.items())}.")
+        sentences.append(f"Exchange significantly adds to {'; '.join(text + on for text, on in helped.items())}.")
     return sentences or ["Nothing has been run yet."]
 
 
@@ -331,7 +331,7 @@ def _best_sentence(methods: Mapping[str, Mapping[str, Sequence[Cells]]]) -> str:
 
 
 def _helped(by_row: Mapping[str, Sequence[Cells]]) -> str:
-    """The rows that exchange surely helps; empty if no row is judged."""
+    """The rows to which exchange significantly adds; empty if no row is judged."""
     lows = {name: of[0].get("adds.low") for name, of in by_row.items() if name != "local"}
     judged = {name: float(low) for name, low in lows.items() if low}
     helped = [name for name, low in judged.items() if low > 0]

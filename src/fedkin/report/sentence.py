@@ -128,9 +128,9 @@ def headline(about: Subject) -> str:
     gains = about.known_gains()
     if not gains:
         return f"{title} reaches a mean {about.metric.title} of {_value(about.mean, about.metric)} over clients."
-    total, surely, (better, worse, *_) = _gain_counts(gains)
+    total, degree, (better, worse, *_) = _gain_counts(gains)
     mean = f"mean {about.metric.title} {_value(about.mean, about.metric)}"
-    return f"{title}: {better} of {total} clients {surely}gain over training alone, {worse} {surely}lose; {mean}."
+    return f"{title}: {better} of {total} clients {degree}gain over training alone, {worse} {degree}lose; {mean}."
 
 
 def sentence(about: Subject) -> str:
@@ -155,24 +155,27 @@ def _who_gains(about: Subject) -> str:
         many = f"{over_some}{plural(about.clients, 'client')}"
         text = f"mean test {metric.title} {_value(about.mean, metric)} over {many}{seeds}"
         return text if about.runs[0].method == LOCAL else f"{text}, without a comparable run of Local to say who gains"
-    total, surely, (better, worse, apart, few) = _gain_counts(gains)
+    total, degree, (better, worse, apart, few) = _gain_counts(gains)
     need = "events" if any(delta.events is not None for delta, _ in gains[0].sure.values()) else "test samples"
-    lose = "surely hurt" if surely else "lose"
-    text = f"{better} of {total} clients {surely}gain over training alone, {worse} {lose}"
-    text += f", {apart} cannot be told apart" if apart != "0" else ""
+    text = f"{better} of {total} clients {degree}gain over training alone, {worse} {degree}lose"
+    text += f", {apart} do neither" if apart != "0" else ""
     text += f", {few} with too few {need}" if few != "0" else ""
     return f"{text}{seeds}, {_mean_gain(gains, metric)}"
 
 
 def _gain_counts(gains: Sequence[Gains]) -> tuple[str, str, list[str]]:
-    """(number of clients, "surely " if they have verdicts, [better, worse, not told apart, too few samples]).
+    """(number of clients, "significantly " if they have verdicts, [better, worse, neither, too few samples]).
 
     Numbers are means over the runs.
     """
     if all(gain.sure for gain in gains):
         # Clients whose metric is not defined have a verdict too: too few.
         total = _count(statistics.fmean(len(gain.sure) for gain in gains))
-        return total, "surely ", [_count(statistics.fmean(gain.counts[word] for gain in gains)) for word in VERDICTS]
+        return (
+            total,
+            "significantly ",
+            [_count(statistics.fmean(gain.counts[word] for gain in gains)) for word in VERDICTS],
+        )
     total = _count(statistics.fmean(len(gain.by_client) for gain in gains))
     means = (statistics.fmean(getattr(gain, name) for gain in gains) for name in ("gaining", "hurt"))
     return total, "", [*map(_count, means), "0", "0"]
@@ -198,7 +201,7 @@ def _groups(runs: Sequence[Result]) -> str:
     given = ", ".join(given_of(runs))
     counts: list[Any] = [(run.summary.get("groups") or {}).get("found") for run in runs]
     if None in counts or not all(run.graphs for run in runs):
-        return f"told: {given}" if given else ""
+        return f"prior knowledge: {given}" if given else ""
     against = _agreement([run.summary["groups"].get("ari") for run in runs])
     tested = [findings for run in runs if (findings := findings_of(run)) is not None]
     text = findings_text(tested, against) if len(tested) == len(runs) else f"{group_count(counts)} found{against}"
@@ -241,7 +244,7 @@ def chosen_line(methods: Sequence[str], validation: reading.Validation | None, h
         means = validation.means
         best = max(candidates, key=lambda name: means[name] if higher else -means[name])
         return f"by {_validation_text(validation)}, the best of {len(candidates)} methods is {best}"
-    return f"to choose one, use fedkin tune: the best of {len(candidates)} on test samples looks too good"
+    return f"to choose one, use fedkin tune: on test samples, the mean of the best of {len(candidates)} is too high"
 
 
 def groups_in_terminal(label: str, runs: Sequence[Result]) -> list[str]:
@@ -253,7 +256,7 @@ def groups_in_terminal(label: str, runs: Sequence[Result]) -> list[str]:
     lines = [f"{method}: {findings_text(list(tested.values()))}"]
     choices = _choices(tested)
     if choices:
-        lines.append(f"{method} {'; '.join(dict.fromkeys(choice.short() for choice in choices))}")
+        lines.append(f"{label} {'; '.join(dict.fromkeys(choice.short() for choice in choices))}")
     notes = [text.partition(":")[0] for findings in tested.values() for text in findings.warnings]
     notes += choices[0].leads.values() if choices and len(runs) == 1 else []
     return lines + [f"{label}: {text}" for text in dict.fromkeys(notes)]

@@ -112,7 +112,7 @@ def _figure_cells(row: Mapping[str, Any], further: Iterable[str], half: float) -
         **{name: figure_text(metrics.get(name), half) for name in further}, "gain": figure_text(row["gain"], half, "+"),
         "adds": _added(row.get("adds")),
         "hurt": "-" if row["hurt"] is None or verdicts else f"{100 * row['hurt'][0]:.0f} %",
-        "surely": _verdict_counts(verdicts) if verdicts else "-",
+        "clients": _verdict_counts(verdicts) if verdicts else "-",
         "groups": _plain(row["found"], 1) + "*" * bool(row.get("given")), "ARI": _plain(row["ari"], 2),
         "epsilon": _plain(row.get("epsilon"), 2), "sent": megabytes(row["bytes_sent"][0]),
     }  # fmt: skip
@@ -126,8 +126,8 @@ def _legend(rows: Sequence[Mapping[str, Any]], heads: Container[str], metric: Me
         "gain": f"gain: {metric.title} {'above' if metric.higher else 'better than'} training alone (Local)",
         "adds": "adds: the method minus NAME@self, in which clients exchange nothing with each other",
         "hurt": "hurt: share of clients worse off than alone",
-        "surely": "surely: clients that gain/are hurt/cannot be told apart"
-        + "/have too few samples" * few
+        "clients": "clients: with a significant gain/a significant loss/neither"
+        + "/too few samples" * few
         + " (means over seeds, rounded)" * several,
         "gap": "gap: how much worse unseen clients do",
     }
@@ -237,7 +237,7 @@ def _plain(value: tuple[float, float] | None, digits: int) -> str:
 
 
 def _verdict_counts(counts: Mapping[str, float]) -> str:
-    """Numbers of clients per verdict, rounded means over seeds: gained/hurt/cannot be told apart[/too few].
+    """Numbers of clients per verdict, rounded means over seeds: gain/loss/neither[/too few samples].
 
     >>> _verdict_counts({"gained": 31, "lost": 0.3, "apart": 8.7, "few": 0})
     '31/0/9'

@@ -331,7 +331,7 @@ def _check_same_data(stored: Sequence[Line], data: Mapping[str, Mapping[str, str
     if changed:
         raise RunError(
             f"{path}: its results are of other data than this version makes for {', '.join(sorted(changed))}; "
-            "make them anew with fedkin bench METHOD --store"
+            "measure them again with fedkin bench METHOD --store"
         )
 
 

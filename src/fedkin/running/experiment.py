@@ -237,8 +237,8 @@ def _drop_others(new: dict[str, Any], before: Mapping[str, Any], changed_paths: 
             changed = {path.split(".")[1] for path in changed_paths if path.startswith(f"{section}.")}
             kept = changed.union(kind.known[name].model_fields)
             if dropped := [setting for setting in settings if setting not in kept]:
-                _LOG.warning("%s", f"{section}.{kind.field} = {name!r}: left out {', '.join(dropped)} of the file, "
-                             f"which are settings of {escaped(str(old_name), 80)!r}")  # fmt: skip
+                _LOG.warning("%s", f"{section}.{kind.field} = {name!r}: ignored {', '.join(dropped)} of the file "
+                             f"(settings of {escaped(str(old_name), 80)!r})")  # fmt: skip
             new[section] = {setting: value for setting, value in settings.items() if setting in kept}
 
 

@@ -79,7 +79,7 @@ class Loaded(Mapping[str, nn.Module]):
             if runs := sorted(path.parent.name for path in folder.glob("*/summary.json")):
                 raise RunError(f"{folder} holds several runs; name one of them, such as {folder / runs[0]}")
             raise RunError(
-                f"{folder}: no summary.json, so this is no finished run; --resume {folder}{IN_PYTHON} goes on with it"
+                f"{folder}: no summary.json, so this run is not finished; --resume {folder}{IN_PYTHON} continues it"
             )
         self.folder, self.stored = folder, StoredModels(folder)
         self.index = self.stored.index

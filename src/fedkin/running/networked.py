@@ -181,8 +181,8 @@ def _check_reread(experiment: Experiment) -> None:
         why = "[privacy] counts for samples that stay"
     elif isinstance(data, Folder) or (isinstance(data, TableSource) and data.split is None and data.time is None):
         why = (
-            "it needs a table with data.time or data.split, or a .npz file with split: where test samples are drawn "
-            "anew, some of them would have been trained on"
+            "it needs a table with data.time or data.split, or a .npz file with split: if test samples are drawn "
+            "again, models may have trained on some of them"
         )
     if why:
         raise ConfigError(f"network.reread: {why}")

@@ -282,7 +282,7 @@ def read_own(table: Mapping[str, Any], folder: Path) -> list[str]:
         if digest not in ("", read.digest):
             raise ConfigError(
                 f"own: {place} has changed since this was begun (its hash was {digest}, and is {read.digest}): put it "
-                "back, or begin anew"
+                "back, or start again"
             )
         files.append(read.listed)
     return files

@@ -343,4 +343,4 @@ class Tracking:
             except Exception as error:
                 self.live.remove(entry)
                 what = f"{type(error).__name__}: {error}"
-                warnings.warn(f"tracker {entry[0]}: {what}; the run goes on without it", RuntimeWarning, stacklevel=4)
+                warnings.warn(f"tracker {entry[0]}: {what}; the run continues without it", RuntimeWarning, stacklevel=4)
