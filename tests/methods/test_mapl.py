@@ -20,7 +20,7 @@ from fedkin.flow import Fitted, Message
 from fedkin.learning.models import Mlp
 from fedkin.learning.net import Net, head_of
 from fedkin.methods import METHODS
-from fedkin.methods.mapl import CollaborationSettings, learned_graph, previous
+from fedkin.methods.mapl import CollaborationSettings, learned_graph, mixed_prototypes, previous
 from fedkin.views import PeerView
 from methods.mapl_toys import KINDS, MAPL, PLUS, PROTOTYPES, Ran, ran, same_bits, setup_of, two_groups
 from methods.plain_loops import (
@@ -202,7 +202,7 @@ class Loops:
             for k in range(CLASSES):
                 owners = [j for j in row if k in federation[j].train.y.tolist()]
                 trust = {j: row[j] * (1.0 if j in owners else self.absent) for j in row}
-                if any(row[j] > 0 for j in owners):
+                if sum(trust.values()) > 0:
                     xi[k] = sum(trust[j] * trained[j][PROTOTYPES][k] for j in row) / sum(trust.values())
             model[PROTOTYPES] = xi
             for name in model:
@@ -288,6 +288,17 @@ def test_rounds_are_those_of_plain_loops(name: str, step: str, similarity: str, 
     group = {id: setup.federation[id].group for id in ids}
     assert len(set(setup.federation.sizes.values())) == 3
     assert loops.stopped == {(a, b) for a in ids for b in ids if step == "solve" and group[a] != group[b]}
+
+
+@pytest.mark.parametrize("absent", [0.0, 0.3, 1.0])
+def test_a_class_that_nobody_owns_is_mixed_as_the_papers_sum_unless_absent_peers_have_no_weight(absent: float) -> None:
+    draw = torch.Generator().manual_seed(0)
+    sets = {id: torch.randn(2, 3, generator=draw) for id in "ab"}
+    owned = {"a": torch.tensor([True, False]), "b": torch.tensor([False, False])}
+    mixed = mixed_prototypes("a", sets, owned, {"a": 0.25, "b": 0.75}, absent)
+    torch.testing.assert_close(mixed[1], 0.25 * sets["a"][1] + 0.75 * sets["b"][1] if absent else sets["a"][1])
+    share = 0.25 / (0.25 + 0.75 * absent)
+    torch.testing.assert_close(mixed[0], share * sets["a"][0] + (1 - share) * sets["b"][0])
 
 
 # -- MAPL's rows of weights: what the default settings recover, similarities, edges, the named steps, the graph ---
