@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fedkin.engines import LocalEngine, Setup
 from fedkin.errors import ConfigError
-from fedkin.federation import Federation, Task
+from fedkin.federation import Change, Federation, Task
 from fedkin.flow import Fitted, Message
 from fedkin.learning.models import Mlp
 from fedkin.learning.net import Net, head_of
@@ -34,7 +34,7 @@ from methods.plain_loops import (
     plain_training,
     to_prototypes,
 )
-from support import finish, planted_similarities, play, present, same, with_settings
+from support import changed, finish, planted_similarities, play, present, same, with_settings
 
 # -- the local objective ---------------------------------------------------------------------------------------
 
@@ -459,6 +459,19 @@ def test_gone_neighbours_are_probed_and_come_back_when_alike() -> None:
     talk.round({"friend": 1.0, "other": -1.0})
     asked = sum("other" in talk.round({"friend": 1.0})[1] for _ in range(200))
     assert 20 < asked < 60
+
+
+def test_a_peer_that_comes_back_without_its_state_hears_those_whom_it_had_asked_to_stop() -> None:
+    """It comes back with samples of the other group, and does not know what it asked before."""
+    federation = two_groups(4)
+    groups = {id: client.group for id, client in federation.items()}
+    id, model = (next(id for id in sorted(groups) if groups[id] == group) for group in ("g0", "g1"))
+    drift = Change(5, federation[model].train, federation[model].test, "g1")
+    run = Ran(setup_of(MAPL(warmup=1, graph={"probe": 0.0}), changed(federation, id, away=((4, 4),), changes=(drift,))))
+    heard = [{m.sender for m in run.round().traffic if m.phase == "head" and m.receiver == id} for _ in range(6)]
+    friends = {other for other, group in groups.items() if group == "g0"} - {id}
+    assert heard == [groups.keys() - {id}, friends, friends, set(), friends, groups.keys() - {id}]
+    assert {other for other in run.rows[id] if groups[other] == "g1"}
 
 
 # -- the parts ---------------------------------------------------------------------------------------------------

@@ -456,7 +456,8 @@ def requests(
     """
     dropped, before = heard - kept, set(state["dropped"]) - heard
     state["dropped"] = sorted(before | dropped)
-    again = [id for id in neighbours if id in before and probes(id)]
+    # A silent neighbour that was not dropped may still hold a request that this peer made before it left and came back.
+    again = [id for id in neighbours if id not in heard and (id not in before or probes(id))]
     return dict.fromkeys(sorted(dropped), False) | dict.fromkeys(again, True)
 
 
