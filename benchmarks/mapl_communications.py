@@ -2,10 +2,10 @@
 
     python benchmarks/mapl_communications.py RUN [RUN ...] [--budget N]
 
-RUN: folder of a finished run of MAPL. A communication is a directed edge along which a model was sent in a round. The
-perfect number has all edges up to and including the first round in which weights are learned, and after it only edges
-within planted groups. --budget: number of communications for which the last evaluation is printed (default: the least
-number that one of the runs used).
+RUN: folder of a finished run of MAPL. A communication is a directed edge along which prototypes were sent in a round.
+The perfect number has all edges up to and including the first round in which weights are learned, and after it only
+edges within planted groups. --budget: number of communications for which the last evaluation is printed (default: the
+least number that one of the runs used).
 """
 
 from __future__ import annotations

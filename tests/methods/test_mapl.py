@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from fedkin.engines import LocalEngine, Setup
 from fedkin.errors import ConfigError
-from fedkin.federation import Federation, Task
+from fedkin.federation import Change, Federation, Task
 from fedkin.flow import Fitted, Message
 from fedkin.learning.models import Mlp
 from fedkin.learning.net import Net, head_of
 from fedkin.methods import METHODS
-from fedkin.methods.mapl import CollaborationSettings, learned_graph, previous
+from fedkin.methods.mapl import CollaborationSettings, learned_graph, mixed_prototypes, previous
 from fedkin.views import PeerView
 from methods.mapl_toys import KINDS, MAPL, PLUS, PROTOTYPES, Ran, ran, same_bits, setup_of, two_groups
 from methods.plain_loops import (
@@ -34,7 +34,7 @@ from methods.plain_loops import (
     plain_training,
     to_prototypes,
 )
-from support import finish, planted_similarities, play, present, same, with_settings
+from support import changed, finish, planted_similarities, play, present, same, with_settings
 
 # -- the local objective ---------------------------------------------------------------------------------------
 
@@ -202,7 +202,7 @@ class Loops:
             for k in range(CLASSES):
                 owners = [j for j in row if k in federation[j].train.y.tolist()]
                 trust = {j: row[j] * (1.0 if j in owners else self.absent) for j in row}
-                if any(row[j] > 0 for j in owners):
+                if sum(trust.values()) > 0:
                     xi[k] = sum(trust[j] * trained[j][PROTOTYPES][k] for j in row) / sum(trust.values())
             model[PROTOTYPES] = xi
             for name in model:
@@ -288,6 +288,17 @@ def test_rounds_are_those_of_plain_loops(name: str, step: str, similarity: str, 
     group = {id: setup.federation[id].group for id in ids}
     assert len(set(setup.federation.sizes.values())) == 3
     assert loops.stopped == {(a, b) for a in ids for b in ids if step == "solve" and group[a] != group[b]}
+
+
+@pytest.mark.parametrize("absent", [0.0, 0.3, 1.0])
+def test_a_class_that_nobody_owns_is_mixed_as_the_papers_sum_unless_absent_peers_have_no_weight(absent: float) -> None:
+    draw = torch.Generator().manual_seed(0)
+    sets = {id: torch.randn(2, 3, generator=draw) for id in "ab"}
+    owned = {"a": torch.tensor([True, False]), "b": torch.tensor([False, False])}
+    mixed = mixed_prototypes("a", sets, owned, {"a": 0.25, "b": 0.75}, absent)
+    torch.testing.assert_close(mixed[1], 0.25 * sets["a"][1] + 0.75 * sets["b"][1] if absent else sets["a"][1])
+    share = 0.25 / (0.25 + 0.75 * absent)
+    torch.testing.assert_close(mixed[0], share * sets["a"][0] + (1 - share) * sets["b"][0])
 
 
 # -- MAPL's rows of weights: what the default settings recover, similarities, edges, the named steps, the graph ---
@@ -448,6 +459,19 @@ def test_gone_neighbours_are_probed_and_come_back_when_alike() -> None:
     talk.round({"friend": 1.0, "other": -1.0})
     asked = sum("other" in talk.round({"friend": 1.0})[1] for _ in range(200))
     assert 20 < asked < 60
+
+
+def test_a_peer_that_comes_back_without_its_state_hears_those_whom_it_had_asked_to_stop() -> None:
+    """It comes back with samples of the other group, and does not know what it asked before."""
+    federation = two_groups(4)
+    groups = {id: client.group for id, client in federation.items()}
+    id, model = (next(id for id in sorted(groups) if groups[id] == group) for group in ("g0", "g1"))
+    drift = Change(5, federation[model].train, federation[model].test, "g1")
+    run = Ran(setup_of(MAPL(warmup=1, graph={"probe": 0.0}), changed(federation, id, away=((4, 4),), changes=(drift,))))
+    heard = [{m.sender for m in run.round().traffic if m.phase == "head" and m.receiver == id} for _ in range(6)]
+    friends = {other for other, group in groups.items() if group == "g0"} - {id}
+    assert heard == [groups.keys() - {id}, friends, friends, set(), friends, groups.keys() - {id}]
+    assert {other for other in run.rows[id] if groups[other] == "g1"}
 
 
 # -- the parts ---------------------------------------------------------------------------------------------------

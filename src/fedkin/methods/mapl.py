@@ -53,8 +53,8 @@ class CollaborationSettings(Settings):
     terms: what speaks for a peer in Eq. 7: similarity s and confidence gamma ("both"), or one of them (Table 3).
     "similarity" treats all counts of samples as equal, "confidence" all heads as equal (s = 1).
     step: "solve": the optimum of the graph objective, every round; "paper": Algorithm 2, `steps` (E_g) projected
-    gradient steps of `rate` (eta) from the last weights, with the paper's confidence gamma; "released": the released
-    code's sign step of `rate`.
+    gradient steps of `rate` (eta) from the last weights, with the paper's confidence gamma, but as a share of the
+    samples of those heard in this round; "released": the released code's sign step of `rate`.
     similarity: of two heads, the cosine of their changes since the common start ("change"), of their weights
     ("weights"), or the mean cosine of the weights' rows ("rows"). None: step "solve" takes "change", "paper" "weights",
     "released" "rows".
@@ -150,7 +150,7 @@ class Mapl(PeerMethod):
     variant: "paper", or "released": the losses as the released code has them.
     hidden: hidden width of the projection; None: 8 times the features' width.
     absent: weight of a peer's prototype of a class without samples at that peer; with samples it is 1. absent = 1 is
-    the paper's plain sum. If no neighbour has samples of a class either, the peer's own prototype stays.
+    the paper's plain sum. With absent = 0, a class that no peer with a weight owns keeps the peer's own prototype.
     warmup: T_thr: the first round that learns weights; before it they are equal. Below 1 it is a fraction of
     `training.rounds`; the paper's 100 of 400 rounds are 0.25.
     graph: how weights are learned, and which edges are dropped. augment: the random views.
@@ -417,9 +417,9 @@ def mixed_prototypes(
     """Prototypes [K, d] of peer `own` after the exchange (Algorithm 3, line 8, with trust in the owners of a class).
 
     xi^k <- sum_j w_j t_j^k xi_j^k / sum_j w_j t_j^k, with t_j^k = 1 if peer j has samples of class k, else `absent`.
-    A class that no peer with a weight owns keeps the prototype of `own`.
+    A class with sum 0 keeps the prototype of `own`.
     sets: prototypes [K, d] by peer; owned: bool [K] by peer; weights: row w of `own`, over peers in both.
-    absent: in [0, 1]; 1 is the paper's weighted sum, for classes that somebody owns.
+    absent: in [0, 1]; 1 is the paper's weighted sum.
 
     >>> sets = {"a": torch.tensor([[0.0], [0.0]]), "b": torch.tensor([[2.0], [2.0]])}
     >>> owned = {"a": torch.tensor([True, False]), "b": torch.tensor([True, False])}
@@ -434,8 +434,7 @@ def mixed_prototypes(
     total = share.sum(0)
     share = share / torch.where(total > 0, total, 1.0)
     mean = torch.einsum("jk,jkd->kd", share, torch.stack([sets[id] for id in ids]).double())
-    known = (w[:, None] * has).sum(0) > 0
-    return torch.where(known[:, None], mean.to(sets[own].dtype), sets[own])
+    return torch.where(total[:, None] > 0, mean.to(sets[own].dtype), sets[own])
 
 
 def owned_classes(peer: PeerView) -> Tensor:
@@ -457,7 +456,8 @@ def requests(
     """
     dropped, before = heard - kept, set(state["dropped"]) - heard
     state["dropped"] = sorted(before | dropped)
-    again = [id for id in neighbours if id in before and probes(id)]
+    # A silent neighbour that was not dropped may still hold a request that this peer made before it left and came back.
+    again = [id for id in neighbours if id not in heard and (id not in before or probes(id))]
     return dict.fromkeys(sorted(dropped), False) | dict.fromkeys(again, True)
 
 
