@@ -15,7 +15,7 @@ import fedkin.advice.work as work
 from advised import BENCH, LONER, QUICK, A, advised, federation, hospitals
 from fedkin.advice import Advice, Plan, advise
 from fedkin.advice.advising import _judgeable
-from fedkin.advice.recommending import without_column
+from fedkin.advice.recommending import rows_of, with_person
 from fedkin.advice.work import RowFacts
 from fedkin.errors import ConfigError, DataError, RunError
 from fedkin.federation import Client, Federation, Samples, Task
@@ -247,9 +247,26 @@ def test_segmentation_is_refused() -> None:
         advised(Federation([Client("a", samples, samples), Client("b", samples, samples)], task))
 
 
-def test_what_keeps_rows_together_is_left_out_unless_it_has_a_role(tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text("site,patient,stay,age,died\na,1,1,60,0\nb,2,2,70,1\n")
-    data = {"source": "csv", "path": "t.csv", "target": "died", "client": "site", "person": "patient"}
-    experiment = Experiment.of({**TABLE, "data": data, "scenario": {"name": "natural"}, "model": {"name": "mlp"}})
-    assert without_column(experiment, "patient", tmp_path) is experiment
-    assert without_column(experiment, "stay", tmp_path).table["data"]["leave_out"] == ["stay"]
+def test_rows_that_belong_together_are_on_one_side_of_all_splits(tmp_path: Path) -> None:
+    rows = [f"{site},p{row // 4},{row},{row % 2}" for site in "ab" for row in range(80)]
+    (tmp_path / "t.csv").write_text("\n".join(["site,patient,age,died", *rows]))
+    data = {"source": "csv", "path": "t.csv", "target": "died", "client": "site"}
+    plain = Experiment.of({**TABLE, "data": data, "scenario": {"name": "natural"}, "model": {"name": "mlp"}})
+    told = plain.with_changes(**{"data.person": "patient"})
+    left_out = plain.with_changes(**{"data.leave_out": ["patient"]})
+    assert [with_person(each, "patient", tmp_path).data for each in (plain, told, left_out)] == [told.data] * 3
+    facts = rows_of(told, told.federation(tmp_path), tmp_path, None)
+    for one in facts.values():
+        train, test = present(one.together), present(one.tested)
+        assert (len(train), len(np.unique(train)), len(np.unique(test))) == (64, 16, 4)
+        assert not set(train) & set(test)
+
+
+def test_a_column_with_a_role_keeps_it_and_its_rows_stay_together(tmp_path: Path) -> None:
+    rows = [f"{site},{row // 4},{row},{row % 2}" for site in "ab" for row in range(80)]
+    (tmp_path / "t.csv").write_text("\n".join(["site,day,age,died", *rows]))
+    data = {"source": "csv", "path": "t.csv", "target": "died", "client": "site", "time": "day"}
+    timed = Experiment.of({**TABLE, "data": data, "scenario": {"name": "natural"}, "model": {"name": "mlp"}})
+    assert with_person(timed, "day", tmp_path) is timed
+    facts = rows_of(timed, timed.federation(tmp_path), tmp_path, "day")
+    assert {len(np.unique(present(one.together))) for one in facts.values()} == {16}

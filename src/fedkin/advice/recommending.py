@@ -136,12 +136,13 @@ def recommend(
     """Advise on an experiment's data; writes advice.json, recommended.toml, and the runs `local` and `given`.
 
     If all should train alone, there is no run `given`. budget: the time it may take (None: try everything). together: a
-    column whose equal values are never split between folds. partners: whether to compute what each partner adds (None:
+    column whose equal values are never split between folds, nor between training and test (None: `data.person`).
+    partners: whether to compute what each partner adds (None:
     only without a budget, for at most 6 clients). Finished runs in `folder` are not run again.
     """
     if getattr(MODELS[experiment.model.name], "deal_bodies", None) is not None:
         raise ConfigError("advice needs one net for all clients; choose another model than 'mixed'")
-    experiment = without_column(experiment, together, data_root)
+    experiment = with_person(experiment, together, data_root)
     federation = experiment.federation(data_root)
     bench = Bench(experiment.model, experiment.training, experiment.run, experiment.run.seed)
     rows = rows_of(experiment, federation, data_root, together)
@@ -169,18 +170,19 @@ def recommend(
     return advice
 
 
-def without_column(experiment: Experiment, together: str | None, data_root: Path) -> Experiment:
-    """The experiment without this column among the inputs: a patient's number must not be an input.
+def with_person(experiment: Experiment, together: str | None, data_root: Path) -> Experiment:
+    """The experiment with this column as `data.person`, unless it has a role: no input, and on one side of the split.
 
     Raises ConfigError if there is no such column.
     """
     data = experiment.data
-    if together is None or not isinstance(data, TableSource) or together in (*data.leave_out, *data.roles.values()):
+    if together is None or not isinstance(data, TableSource) or together in data.roles.values():
         return experiment
     names = data.rows(data_root)[0].column_names
     if together not in names:
         raise ConfigError(f"together: no column {together!r}; {nearest(together, names)}")
-    return experiment.with_changes(**{"data.leave_out": [*data.leave_out, together]})
+    left_out = [name for name in data.leave_out if name != together]
+    return experiment.with_changes(**{"data.person": together, "data.leave_out": left_out})
 
 
 def rows_of(
@@ -188,16 +190,17 @@ def rows_of(
 ) -> Mapping[str, RowFacts]:
     """Facts about each client's samples: which have the same value in column `together`, and times.
 
-    Raises ConfigError if the data are no table of the clients' own rows.
+    together: None for `data.person`. Raises ConfigError if the data are no table of the clients' own rows.
     """
     source = experiment.data
     if not isinstance(source, TableSource) or experiment.scenario.name != "natural":
         if together is not None:
             raise ConfigError("together: only for tables whose rows are the clients' own (scenario natural)")
         return {}
-    if together is None and source.time is None:
+    unit = together or source.person
+    if unit is None and source.time is None:
         return {}
-    facts = _rows_of_table(source, data_root, together)
+    facts = _rows_of_table(source, data_root, unit)
     every = slice(None)
     return {
         id: facts.take(*(every if rows is None else rows.numpy() for rows in (client.train.rows, client.test.rows)))

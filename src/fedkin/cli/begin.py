@@ -248,7 +248,10 @@ def advise(
     kind: str | None = options.TABLE_KIND,
     leave_out: str = options.TABLE_LEAVE_OUT,
     together: str | None = typer.Option(
-        None, help="A column, such as the patient: rows with the same value stay in one fold.", metavar="COLUMN"
+        None,
+        help="A column, such as the patient: a client's rows with the same value stay in one fold, and on one side of "
+        "the test split. Default: data.person.",
+        metavar="COLUMN",
     ),
     budget: float | None = typer.Option(
         None,
