@@ -375,9 +375,9 @@ def test_figures_are_those_of_the_federation(tmp_path: Path) -> None:
 
 
 def test_means_of_a_number_are_in_its_units(stays: Path) -> None:
-    words = [stays / "stays.csv", "--client", "hospital", "--target", "age"]
-    said("init", *words, "--out", stays / "first.toml")
-    looked = json.loads(said("init", "--look", stays / "first.toml", "--json"))["clients"]
+    data, place = stays / "stays.csv", stays / "first.toml"
+    said("init", data, "--client", "hospital", "--target", "age", "--out", place)
+    looked = json.loads(said("init", "--look", place, "--json"))["clients"]
     assert all(50 < one["mean"][0] < 70 for one in looked)
 
 

@@ -64,9 +64,11 @@ def train_and_test(
 ) -> tuple[Part, Part]:  # fmt: skip
     """Return (training part, held-out part); is_test: [N] True for held-out samples."""
     train, test = (
-        Part(x[rows], y[rows], *(None if each is None else each[rows] for each in (client, group, unit)))
-        for rows in (~is_test, is_test)
-    )
+        Part(
+            x[rows], y[rows], None if client is None else client[rows], None if group is None else group[rows],
+            None if unit is None else unit[rows],
+        ) for rows in (~is_test, is_test)
+    )  # fmt: skip
     return train, test
 
 
