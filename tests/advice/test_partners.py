@@ -112,7 +112,6 @@ def test_each_coalition_is_trained_once_beside_others() -> None:
     assert sorted(map(sorted, trained)) == sorted(map(sorted, coalitions))
     assert len(set(coalitions)) == len(coalitions) == 11, "all of two or more"
     assert max(len(shape.groups) for shape in shapes) == 2
-    assert shapes[-1].groups == ()
 
 
 def test_intervals_hold_for_all_at_once() -> None:
@@ -160,6 +159,18 @@ def test_who_helps_and_who_hurts_is_found(found: Advice) -> None:
     assert [row[0] for row in each["rows"]][-1] == "harmful"
     told: dict[str, Any] = found.to_json()["partners"]
     assert {(pair["client"], pair["partner"]): pair["verdict"] for pair in told["pairs"]}["small", "useful"] == "helps"
+
+
+@pytest.mark.slow
+def test_a_client_alone_is_the_local_model_of_the_advice() -> None:
+    """Its rate need not be that of the shared models: else a partner is worth what a better rate alone would give."""
+    made = federation(dict.fromkeys(("ann", "bob", "cleo"), (A, 24)), "regression")
+    advice = advise(made, BENCH, Plan(folds=3, rates=(1.0, 0.2)), partners=3)
+    assert (advice.candidate, advice.stable) == ("all", 3)
+    assert (advice.rate, advice.own_rate) == pytest.approx((0.3, 0.06))
+    for client in advice.clients:
+        worth = present(advice.worth).everybody[client.id].trained_on_all(2 / 3)
+        assert worth.value == pytest.approx(present(client.whole).value, rel=1e-4)
 
 
 @pytest.mark.slow

@@ -54,7 +54,7 @@ def test_the_experiment_does_what_was_recommended(advised: Path) -> None:
     recorded = load(advised / "given" / "experiment.toml")
     for section in ("scenario", "model", "training", "method", "faults", "run"):
         assert getattr(experiment, section) == getattr(recorded, section)
-    assert experiment.table["data"]["person"] == "patient"
+    assert experiment.table["data"]["person"] == "patient", "no input, and on one side of the test split"
     result = run_experiment(experiment, Path("data"))
     assert {client["id"] for client in told["clients"]} <= result.models.keys()
     groups = [sorted(members) for members in experiment.table["method"]["groups"].values()]

@@ -374,6 +374,13 @@ def test_figures_are_those_of_the_federation(tmp_path: Path) -> None:
     assert "skew" not in text  # rotations change no labels
 
 
+def test_means_of_a_number_are_in_its_units(stays: Path) -> None:
+    data, place = stays / "stays.csv", stays / "first.toml"
+    said("init", data, "--client", "hospital", "--target", "age", "--out", place)
+    looked = json.loads(said("init", "--look", place, "--json"))["clients"]
+    assert all(50 < one["mean"][0] < 70 for one in looked)
+
+
 def test_clients_with_classes_of_their_own_are_skewed(tmp_path: Path) -> None:
     place = written(tmp_path / "small.toml", scenario={"name": "classes-per-client", "clients": 6, "classes": 2})
     assert "skew: targets differ between clients beyond chance (effect 0." in said("init", "--look", place)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from scipy import stats
 
@@ -86,6 +87,13 @@ def test_measurements_that_are_read_as_text_are_no_numbers_of_rows(values: list[
     (finding,) = [one for one in looked(rows().assign(odd=values)).findings if "odd" in one.about]
     assert len(set(values)) == 1200
     assert finding.kind == "text"
+
+
+@pytest.mark.parametrize(("scale", "found"), [(2, []), (0, ["id"])])
+def test_decimals_from_a_data_base_are_measurements(scale: int, found: list[str]) -> None:
+    cost = pa.array(np.random.default_rng(0).permutation(1200)).cast(pa.decimal128(21, scale))
+    table = as_table(rows()).append_column("cost", cost)
+    assert [one.kind for one in inspect(table, READING).findings if one.about == ("cost",)] == found
 
 
 def test_numbers_of_rows_are_found_with_a_few_letters_among_them(frame: pd.DataFrame) -> None:

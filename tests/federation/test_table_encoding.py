@@ -135,6 +135,7 @@ def test_arrow_dicts_and_categories_are_the_same() -> None:
             {"time": "sex"},
             "'sex': expected a date, a time or a number, got texts such as 'f': if they are dates, data.dates",
         ),
+        ({"time": "sex"}, "their order in a CSV file .with a time of day, write 2026-01-31 10:00."),
         ({"split": "sex"}, "column 'sex': expected 'train' or 'test' for every sample, got"),
         ({"kind": "regression", "target": "sex"}, "column 'sex': expected numbers to predict"),
         ({"kind": "risk", "target": "day"}, "has 120 values; a risk has two"),

@@ -12,6 +12,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -19,6 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedkin
+from fedkin.data.scenarios.natural import Natural
+from fedkin.data.sources.tables import Csv
 from fedkin.errors import ConfigError, RunError
 from fedkin.federation import Client, Federation
 from fedkin.methods import METHODS
@@ -64,6 +67,18 @@ def test_held_out_clients_are_unseen_and_tested_on_training_samples(share: float
         trained, tested = ("test", "train") if id in apart.unseen else ("train", "test")
         assert inputs(client, trained) == inputs(federation[id], "train")
         assert len(getattr(client, tested)) == 0
+
+
+def test_samples_of_a_person_are_held_out_together(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"site": np.repeat(["a", "b"], 60), "patient": np.arange(120) // 3, "age": np.arange(120.0)})
+    frame.assign(died=np.arange(120) % 2).to_csv(tmp_path / "t.csv", index=False)
+    source = Csv(path=Path("t.csv"), target="died", client="site", person="patient")
+    dataset = source.load(tmp_path)
+    federation, units = Natural().federation(dataset, 0), present(dataset.train.unit)
+    for client in held_out(federation, HoldOut("samples", 0.25), 0, dataset.train).values():
+        trained, tested = (set(units[present(samples.rows).numpy()]) for samples in (client.train, client.test))
+        assert (len(trained), len(tested), len(client.test)) == (12, 4, 12)
+        assert not trained & tested
 
 
 def test_clients_that_were_unseen_take_no_part_in_tuning(federation: Federation) -> None:

@@ -104,7 +104,8 @@ def advise(
     shape = candidates.final[judged.candidate]
     worth = None
     if len(judgeable.ids) <= min(partners, MOST):
-        worth = _partner_values(work, judgeable.ids, judged.option[0], plan.folds, shape, folder, progress)
+        alone = trials.marks["local"][judged.local_option]
+        worth = _partner_values(work, judgeable.ids, judged.option[0], alone, shape, folder, progress)
     advice = _advice(federation, work, judgeable, judged, shape, progress)
     left_out = _left_out(plan, bench.training.rounds, usual_rounds)
     return replace(advice, folds=plan.folds, missing=tuple(candidates.missing), left_out=left_out, worth=worth)
@@ -293,15 +294,19 @@ def _own_bodies(work: Work, candidates: _Candidates, trials: Trials, folder: Pat
 
 
 def _partner_values(
-    work: Work, names: Mapping[str, str], rate: int, folds: int, shape: Shape, folder: Path | None, progress: Progress
-) -> PartnerValues:
-    """Compute what each partner adds, from models of coalitions at this rate, by `names`; shape: the chosen one."""
+    work: Work, names: Mapping[str, str], rate: int, alone: Mapping[str, Sequence[Marks | None]], shape: Shape,
+    folder: Path | None, progress: Progress,
+) -> PartnerValues:  # fmt: skip
+    """Compute what each partner adds, from models of coalitions at this rate, by `names`.
+
+    alone: by id, the marks of local models at their own best rate. shape: the chosen one.
+    """
     ids = sorted(work.federation)
     groups = {id: frozenset({id, *shape.partners(id)}) for id in ids}
     shapes = coalition_shapes(coalitions_of(groups.values(), ids, work.bench.seed))
     splits = len(work.shapes)
     trained_all = replace(work, shapes=[dict.fromkeys(shapes, False)] * splits, rates=[work.rates[rate]])
-    place = None if folder is None else folder / "partners"
+    place = None if folder is None else folder / "coalitions"
     outputs = trained_all.run_all(place, lambda done, total: progress("partners", done, total))
 
     def coalition(members: Iterable[str]) -> frozenset[str]:
@@ -309,13 +314,16 @@ def _partner_values(
 
     def marks_by_coalition(id: str, fold: int) -> dict[frozenset[str], Marks | None]:
         return {
-            coalition((id, *each.partners(id))): trained_all.marks(outputs, (0, 0), [each] * splits, id, fold)
-            for each in shapes
-        }
+            coalition({id}): alone[id][fold],
+            **{
+                coalition((id, *each.partners(id))): trained_all.marks(outputs, (0, 0), [each] * splits, id, fold)
+                for each in shapes if each.partners(id)
+            },
+        }  # fmt: skip
 
     marks: dict[str, list[dict[frozenset[str], Any]]] = {}
     for id in ids:
-        by_fold = [marks_by_coalition(id, fold) for fold in range(folds)]
+        by_fold = [marks_by_coalition(id, fold) for fold in range(len(alone[id]))]
         # Whether a fold determines the metric depends only on its labels.
         marks[names[id]] = [by_coalition for by_coalition in by_fold if None not in by_coalition.values()]
     return worth_of(marks, {names[id]: coalition(group) for id, group in groups.items()})

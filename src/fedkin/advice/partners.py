@@ -1,6 +1,7 @@
 """What each partner adds to each client: an estimate from models of coalitions, on held-out samples.
 
-The value of a coalition to a member is the metric of its one shared model (FedAvg) on the member's held-out samples.
+The value of a coalition to a member is the metric of its one shared model (FedAvg) on the member's held-out samples;
+that of the member alone is the metric of its local model, which has a learning rate of its own.
 What a partner adds to a client is its Shapley value (1953) in the game in which the partner and the client's group may
 join the client: the gain of a coalition with the partner over the coalition without it, averaged over coalitions of one
 size, then over sizes. Thus the members of a group share its gain, and a partner and its copy share what either would
@@ -57,7 +58,7 @@ def _drawn(members: Sequence[str], seed: int) -> set[Coalition]:
 
 
 def coalition_shapes(coalitions: Iterable[Coalition]) -> list[Shape]:
-    """Pack coalitions into shapes; those in one shape have no common member. The last shape has no group."""
+    """Pack coalitions into shapes; those in one shape have no common member."""
     packed: list[list[Coalition]] = []
     taken: list[Coalition] = []
     for each in coalitions:
@@ -67,8 +68,7 @@ def coalition_shapes(coalitions: Iterable[Coalition]) -> list[Shape]:
             taken.append(frozenset())
         packed[place].append(each)
         taken[place] |= each
-    groups = [tuple(sorted(tuple(sorted(each)) for each in beside)) for beside in packed]
-    return [*map(Shape, groups), Shape()]
+    return [Shape(tuple(sorted(tuple(sorted(each)) for each in beside))) for beside in packed]
 
 
 @dataclass(frozen=True)

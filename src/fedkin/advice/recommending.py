@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tomli_w
 
 from fedkin.advice.advising import PLAN_FILE, Plan, Progress, advise, check
@@ -22,7 +21,7 @@ from fedkin.data.sources.tables import TableSource
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation
 from fedkin.federation.table_columns import columns_of
-from fedkin.federation.table_values import numbers, texts
+from fedkin.federation.table_values import numbers
 from fedkin.learning.models import MODELS
 from fedkin.records.files import read_json, write_bytes, write_json
 from fedkin.running.experiment import Experiment, without_none
@@ -193,10 +192,9 @@ def _rows_of_table(source: TableSource, data_root: Path) -> RowFacts:
     """Facts about all rows of a table."""
     table, owner = source.table(data_root)
     plain = table if source.tokens is None else table.drop_columns([source.tokens])
-    is_test = columns_of(plain, source.reading(owner)).is_test
-    person = None if source.person is None else np.unique(texts(table, source.person), return_inverse=True)[1]
+    columns = columns_of(plain, source.reading(owner))
     when = None if source.time is None else numbers(table, source.time)
-    return RowFacts(person, when, person).take(~is_test, is_test)
+    return RowFacts(columns.unit, when, columns.unit).take(~columns.is_test, columns.is_test)
 
 
 def recommended(experiment: Experiment, advice: Advice, plan: Plan | None) -> Experiment:

@@ -197,7 +197,9 @@ def _client_facts(federation: Federation, client: Client) -> dict[str, Any]:
     labels, task = client.train.labels(), federation.task
     facts = {"id": client.id, "train": len(client.train), "test": len(client.test), "seen": client.seen}
     if task.kind == "regression":
-        return {**facts, "mean": labels.double().mean(0).tolist() if len(labels) else None}
+        unit = federation.target  # of a table: its numbers are standardised
+        values = labels.double() if unit is None else labels.double() * unit.deviation + unit.mean
+        return {**facts, "mean": values.mean(0).tolist() if len(labels) else None}
     return {**facts, "classes": labels.reshape(-1).bincount(minlength=task.classes).tolist()}
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Split = Literal["train", "test"]
 SPLITS: tuple[Split, Split] = ("train", "test")
 Names = npt.NDArray[np.str_]
+Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -26,16 +27,22 @@ class Part:
     """One split. x: [N, ...] uint8 or float, images channels first; y: [N, ...] targets in the task's form.
 
     client, group: [N] names of each sample's client and of that client's planted group, if the data set states
-    clients.
+    clients. unit: [N] numbers, equal for samples of one person; None: each sample is independent.
     """
 
     x: Tensor
     y: Tensor
     client: Names | None = field(default=None, repr=False)
     group: Names | None = field(default=None, repr=False)
+    unit: Ints | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        for what, values in (("labels", self.y), ("clients", self.client), ("groups", self.group)):
+        for what, values in (
+            ("labels", self.y),
+            ("clients", self.client),
+            ("groups", self.group),
+            ("units", self.unit),
+        ):
             if values is not None and len(values) != len(self.x):
                 raise DataError(f"samples and {what} differ in number: {len(self.x)} and {len(values)}")
 
@@ -52,13 +59,16 @@ class Part:
 
 
 def train_and_test(
-    x: Tensor, y: Tensor, is_test: npt.NDArray[np.bool_], client: Names | None = None, group: Names | None = None
-) -> tuple[Part, Part]:
+    x: Tensor, y: Tensor, is_test: npt.NDArray[np.bool_], client: Names | None = None, group: Names | None = None,
+    unit: Ints | None = None,
+) -> tuple[Part, Part]:  # fmt: skip
     """Return (training part, held-out part); is_test: [N] True for held-out samples."""
     train, test = (
-        Part(x[rows], y[rows], *(None if names is None else names[rows] for names in (client, group)))
-        for rows in (~is_test, is_test)
-    )
+        Part(
+            x[rows], y[rows], None if client is None else client[rows], None if group is None else group[rows],
+            None if unit is None else unit[rows],
+        ) for rows in (~is_test, is_test)
+    )  # fmt: skip
     return train, test
 
 

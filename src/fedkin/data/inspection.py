@@ -127,7 +127,9 @@ class _Column(NamedTuple):
     @property
     def is_measured(self) -> bool:
         """Whether it is a number with decimals, or a time."""
-        return self.values is not None and (pa.types.is_floating(self.stored) or pa.types.is_temporal(self.stored))
+        kind = self.stored
+        decimals = pa.types.is_floating(kind) or (pa.types.is_decimal(kind) and kind.scale > 0)
+        return self.values is not None and (decimals or pa.types.is_temporal(kind))
 
     @property
     def counts(self) -> tuple[int, int]:

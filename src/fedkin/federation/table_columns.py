@@ -52,7 +52,8 @@ class Columns:
     """A table, split by the roles of its columns.
 
     inputs: the input columns; kinds: number or category, for each. client, group: [n] texts. rows: the rows of each
-    client. is_test: [n] True for test rows. values: [n] the target's texts. others: names of the other columns.
+    client. is_test: [n] True for test rows. values: [n] the target's texts. others: names of the other columns. unit:
+    [n] number of each row's person at its client, if there is a column of persons.
     """
 
     inputs: pa.Table
@@ -63,6 +64,7 @@ class Columns:
     values: npt.NDArray[np.object_]
     group: Names | None
     others: Sequence[str]
+    unit: Ints | None
 
     def training(self, table: pa.Table) -> dict[str, pa.Table]:
         """The training rows of each client, from a table with the same rows."""
@@ -78,14 +80,15 @@ def columns_of(table: pa.Table, reading: Reading, where: str = "frame") -> Colum
     rows = arrays.rows_by_name(client)
     arrays.check_ids(rows, f"{where}: column {reading.client!r}")
     group = None if reading.group is None else _names(table, reading.group, where)
-    is_test = _test_rows(table, reading, client, where)
+    unit = None if reading.person is None else _persons(client, _names(table, reading.person, where))
+    is_test = _test_rows(table, reading, client, unit, where)
     values = _target_texts(table, reading.target, client, where)
     inputs = table.select([name for name in table.column_names if name not in others])
     try:
         kinds = table_values.kinds_of(inputs, reading.categories)
     except DataError as error:
         raise DataError(f"{where}: {error}") from None
-    return Columns(inputs, kinds, client, rows, is_test, values, group, others)
+    return Columns(inputs, kinds, client, rows, is_test, values, group, others, unit)
 
 
 def _roles(table: pa.Table, reading: Reading, where: str) -> list[str]:
@@ -137,8 +140,13 @@ def _need_all(table: pa.Table, name: str, empty: Flags, where: str) -> None:
         raise DataError(f"{where}: column {name!r} is empty in {empty.sum()} rows, the first is {first} ({also})")
 
 
-def _test_rows(table: pa.Table, reading: Reading, client: Names, where: str) -> Flags:
-    """Which rows are test rows."""
+def _persons(client: Names, person: Names) -> Ints:
+    """[n] number of each row's person at its client."""
+    return np.unique(np.char.add(np.char.add(client, "\0"), person), return_inverse=True)[1].reshape(-1)
+
+
+def _test_rows(table: pa.Table, reading: Reading, client: Names, unit: Ints | None, where: str) -> Flags:
+    """Which rows are test rows; unit: rows of one number are on one side."""
     split = reading.split or ("time" if reading.time is not None else "random")
     if split not in ("random", "time"):
         is_test = arrays.which_test(_names(table, split, where), f"{where}: column {split!r}", table.num_rows)
@@ -146,12 +154,8 @@ def _test_rows(table: pa.Table, reading: Reading, client: Names, where: str) -> 
             lacks = f"has no row with {split!r} = 'train'; expected at least one"
             raise DataError(f"{where}: client {lacking[0]!r} {lacks}")
         return is_test
-    # Hold out units: single rows, or all rows of a person at a client.
-    if reading.person is None:
+    if unit is None:
         unit = np.arange(table.num_rows)
-    else:
-        person = _names(table, reading.person, where)
-        unit = np.unique(np.char.add(np.char.add(client, "\0"), person), return_inverse=True)[1].reshape(-1)
     _, first = np.unique(unit, return_index=True)
     if split == "random":
         return arrays.hold_out(client[first], reading.test_fraction, reading.seed)[unit]

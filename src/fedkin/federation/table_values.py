@@ -117,8 +117,8 @@ def need_numbers(table: pa.Table, name: str, where: str, expected: str) -> None:
         kind = table.schema.field(name).type
         got = f"texts such as {next(iter(codes(table, name)[0]), '')!r}" if is_text(kind) else kind
         how = (
-            ": if they are dates, data.dates (--dates) says their order in a CSV file, and pandas.to_datetime makes "
-            "dates of them in a frame"
+            ": if they are dates, data.dates (--dates) says their order in a CSV file (with a time of day, write "
+            "2026-01-31 10:00), and pandas.to_datetime makes dates of them in a frame"
         )
         raise DataError(f"{where}: column {name!r}: expected {expected}, got {got}{how if 'date' in expected else ''}")
 

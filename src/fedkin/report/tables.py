@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -239,7 +240,17 @@ def _plain(value: tuple[float, float] | None, digits: int) -> str:
 def _verdict_counts(counts: Mapping[str, float]) -> str:
     """Numbers of clients per verdict, rounded means over seeds: gain/loss/neither[/too few samples].
 
+    They are rounded so that their sum stays the number of clients (largest remainders; of equal ones the later).
+
     >>> _verdict_counts({"gained": 31, "lost": 0.3, "apart": 8.7, "few": 0})
     '31/0/9'
+    >>> _verdict_counts({"gained": 0, "lost": 3.5, "apart": 1.5, "few": 0})
+    '0/3/2'
     """
-    return "/".join(f"{counts[name]:.0f}" for name in COUNTED if name != "few" or counts[name])
+    shown = [name for name in COUNTED if name != "few" or counts[name]]
+    whole = {name: math.floor(counts[name]) for name in shown}
+    rest = round(sum(counts[name] for name in shown)) - sum(whole.values())
+    by_remainder = sorted(shown, key=lambda name: (counts[name] - whole[name], shown.index(name)))
+    for name in by_remainder[len(shown) - rest :]:
+        whole[name] += 1
+    return "/".join(str(whole[name]) for name in shown)
