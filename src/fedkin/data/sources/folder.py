@@ -83,8 +83,8 @@ class Folder(Source):
             x[row] = read_image(file, size, resize=self.size != "same", grey=self.grey)
         is_test = hold_out(np.char.add(np.char.add(domain, "/"), label.astype(np.str_)), self.test_fraction, self.seed)
 
-        named = {"client" if self.folders == "clients" else "group": domain}
-        train, test = train_and_test(torch.from_numpy(x), torch.from_numpy(label), is_test, **named)
+        client, group = (domain, None) if self.folders == "clients" else (None, domain)
+        train, test = train_and_test(torch.from_numpy(x), torch.from_numpy(label), is_test, client, group)
         task = Task(len(classes), (channels, *size))
         return Dataset(place.name, train, test, task, scale), classes
 
