@@ -5,8 +5,7 @@
 RUN: folder of a run on the scenario classes-per-client. Those of docs/methods/sfmtl-graph.md, for seeds 0 to 2, are of
 
     fedkin run cifar10-two-classes --seed 0 --set model.name=small-plain --set training.lr=0.0615 --set run.mode=fast \\
-        --set method.anchor_weight=0.0285 --set method.tau=0.0183 --set run.evaluate_every=50 \\
-        --set run.embeddings_every=50
+        --set method.anchor_weight= --set run.evaluate_every=50 --set run.embeddings_every=50
 
 A line for each round: the number of communities of the sampled clients; the mean weight of pairs with 2, 1 and 0
 classes in common; how many pairs with equal classes are in one community; and how many of the other pairs are. With
