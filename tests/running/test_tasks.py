@@ -144,7 +144,7 @@ def test_records_tables_and_report(kind: str, tmp_path: Path) -> None:
     assert row["unseen"] == (fedavg.summary["unseen"]["mean"], 0.0)
     text = printed(one_run(fedavg), 150)
     assert f"{metric.title}, mean over clients" in text
-    assert f"{metric.title}, mean over 1 unseen clients" in text
+    assert f"{metric.title}, mean over 1 unseen client" in text
     data = collect([tmp_path / "local", tmp_path / "fedavg"])
     assert data["metric"] == {"title": metric.title, "higher": metric.higher, "share": metric.share}
     assert data["federations"][0]["unseen"] == [False] * 4 + [True]

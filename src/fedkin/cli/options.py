@@ -34,7 +34,7 @@ SEED = typer.Option(None, min=0, max=10**18 - 1, help="Seed, in place of run.see
 SEEDS = typer.Option(None, help="Seeds: 0,1,2 or 0-4 (default: run.seed).")
 
 TABLE_TARGET = typer.Option(
-    None, help="The column to predict (tables). Without it, init lists the columns.", metavar="COLUMN"
+    None, help="The column to predict (tables). Without it, the columns are listed.", metavar="COLUMN"
 )
 TABLE_CLIENT = typer.Option(
     None, help="The column of clients (tables); not needed for a folder with a file for each.",

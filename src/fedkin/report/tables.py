@@ -13,7 +13,7 @@ from rich.text import Text
 
 from fedkin.records.comparison import COUNTED, mean_and_sd
 from fedkin.records.metrics import metric_of, missing_sentence, privacy_sentence
-from fedkin.report.units import megabytes, student
+from fedkin.report.units import megabytes, plural, student
 from fedkin.tasks import METRICS, Metric
 
 if TYPE_CHECKING:
@@ -58,10 +58,10 @@ def _quality(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield from _further_metrics(summary, metric)
     if own.get("left_out"):
         why = "one class only" if metric.name == "auc" else "no foreground, and none predicted"
-        yield "left out of the mean", f"{own['left_out']} clients without a defined value ({why})"
+        yield "left out of the mean", f"{plural(own['left_out'], 'client')} without a defined value ({why})"
     if unseen.get("mean") is not None:
         gap = "" if summary["gap"] is None else f"  (worse by {summary['gap']:+.4f})"
-        yield f"{title}, mean over {unseen['clients']} unseen clients", f"{unseen['mean']:.4f}{gap}"
+        yield f"{title}, mean over {plural(unseen['clients'], 'unseen client')}", f"{unseen['mean']:.4f}{gap}"
 
 
 def _further_metrics(summary: Mapping[str, Any], metric: Metric) -> Iterator[tuple[str, str]]:
