@@ -247,22 +247,15 @@ def test_segmentation_is_refused() -> None:
         advised(Federation([Client("a", samples, samples), Client("b", samples, samples)], task))
 
 
-def test_persons_are_known_in_tables_of_own_rows_only(tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text("site,patient,age,died\na,x,60,0\na,y,61,0\na,x,62,1\nb,x,70,1\nb,z,71,0\n")
-    data = {
-        "source": "csv",
-        "path": "t.csv",
-        "target": "died",
-        "client": "site",
-        "person": "patient",
-        "test_fraction": 0.4,
-    }
+def test_all_rows_of_a_person_are_on_one_side_of_the_split(tmp_path: Path) -> None:
+    lines = [f"{site},p{row // 4},{row},{row % 2}" for site in "ab" for row in range(80)]
+    (tmp_path / "t.csv").write_text("\n".join(["site,patient,age,died", *lines]))
+    data = {"source": "csv", "path": "t.csv", "target": "died", "client": "site", "person": "patient"}
     own = Experiment.of({**TABLE, "data": data, "scenario": {"name": "natural"}, "model": {"name": "mlp"}})
-    rows = rows_of(own, own.federation(tmp_path), tmp_path)
-    for id, count in (("a", 2), ("b", 2)):
-        train, test = set(present(rows[id].person).tolist()), set(present(rows[id].tested).tolist())
-        assert not train & test, "all rows of a person are on one side of the split"
-        assert len(train | test) == count
-    dealt = own.with_changes(scenario={"name": "iid", "clients": 2})
-    with pytest.raises(ConfigError, match=r"data.person: advice knows persons only in tables"):
-        rows_of(dealt, own.federation(tmp_path), tmp_path)
+    for id, client in (federation := own.federation(tmp_path)).items():
+        facts = rows_of(own, federation, tmp_path)[id]
+        assert [len(set(present(each).tolist())) for each in (facts.person, facts.tested)] == [16, 4]
+        # Ages are standardised, but keep their order: four rows of a person are neighbours.
+        ages = np.concatenate([np.asarray(part.inputs(slice(None)))[:, 0] for part in (client.train, client.test)])
+        side = np.repeat([0, 1], [len(client.train), len(client.test)])[np.argsort(ages)]
+        assert (side.reshape(20, 4) == side.reshape(20, 4)[:, :1]).all()

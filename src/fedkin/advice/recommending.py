@@ -167,34 +167,18 @@ def recommend(
 
 
 def rows_of(experiment: Experiment, federation: Federation, data_root: Path) -> Mapping[str, RowFacts]:
-    """Facts about each client's samples: persons and times, if columns of a table name them.
-
-    Raises ConfigError for persons in other data than tables of the clients' own rows.
-    """
-    source = experiment.data
-    if not isinstance(source, TableSource) or experiment.scenario.name != "natural":
-        if getattr(source, "person", None) is not None:
-            raise ConfigError(
-                "data.person: advice knows persons only in tables of the clients' own rows (scenario natural)"
-            )
-        return {}
-    if source.person is None and source.time is None:
-        return {}
-    facts = _rows_of_table(source, data_root)
-    every = slice(None)
-    return {
-        id: facts.take(*(every if rows is None else rows.numpy() for rows in (client.train.rows, client.test.rows)))
-        for id, client in federation.items()
-    }
-
-
-def _rows_of_table(source: TableSource, data_root: Path) -> RowFacts:
-    """Facts about all rows of a table."""
-    table, owner = source.table(data_root)
-    plain = table if source.tokens is None else table.drop_columns([source.tokens])
-    columns = columns_of(plain, source.reading(owner))
-    when = None if source.time is None else numbers(table, source.time)
-    return RowFacts(columns.unit, when, columns.unit).take(~columns.is_test, columns.is_test)
+    """Facts about each client's samples: persons, and the times of a table of the clients' own rows."""
+    source, when = experiment.data, None
+    if isinstance(source, TableSource) and source.time is not None and experiment.scenario.name == "natural":
+        table, owner = source.table(data_root)
+        plain = table if source.tokens is None else table.drop_columns([source.tokens])
+        when = numbers(table, source.time)[~columns_of(plain, source.reading(owner)).is_test]
+    facts = {}
+    for id, client in federation.items():
+        rows = slice(None) if client.train.rows is None else client.train.rows.numpy()
+        person, tested = (None if part.unit is None else part.units() for part in (client.train, client.test))
+        facts[id] = RowFacts(person, None if when is None else when[rows], tested)
+    return facts
 
 
 def recommended(experiment: Experiment, advice: Advice, plan: Plan | None) -> Experiment:

@@ -51,12 +51,6 @@ class RowFacts:
     when: npt.NDArray[np.float64] | None = None
     tested: Labels | None = None
 
-    def take(self, train: Any, test: Any) -> RowFacts:
-        """The facts about these training and test samples only."""
-        person, tested = None if self.person is None else self.person[train], self.tested
-        when = None if self.when is None else self.when[train]
-        return RowFacts(person, when, None if tested is None else tested[test])
-
 
 @dataclass(frozen=True, eq=False)
 class Folds:

@@ -102,7 +102,8 @@ class Dataset:
     def samples(self, split: Split, rows: npt.NDArray[np.int64]) -> Samples:
         """These rows of a split, without copying a sample."""
         part = self.part(split)
-        return Samples(part.x, part.y, torch.from_numpy(rows.astype(np.int64)), self.scale)
+        unit = None if part.unit is None else torch.from_numpy(part.unit)
+        return Samples(part.x, part.y, torch.from_numpy(rows.astype(np.int64)), self.scale, unit)
 
     @property
     def white(self) -> float:

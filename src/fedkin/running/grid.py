@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 
-from fedkin.data.dataset import Dataset, Part
+from fedkin.data.dataset import Dataset
 from fedkin.data.scenarios.base import GROUP, groups_of, pooled
 from fedkin.errors import ConfigError, MethodError, RunError, nearest
 from fedkin.federation import Client, Federation, Samples
@@ -202,14 +202,13 @@ class HoldOut:
         return f"{self.what}:{self.share:g}"
 
 
-def held_out(federation: Federation, hold: HoldOut, seed: int, part: Part | None = None) -> Federation:
+def held_out(federation: Federation, hold: HoldOut, seed: int) -> Federation:
     """Return the seen clients, with some of their training samples as test samples.
 
     By samples: `share` of each client's training samples become test samples, at least one and never all; a client with
-    one sample is not tested. part: the data set's training samples; for clients with rows of it, samples of one unit
-    stay together, and `share` is one of units. By clients: `share` of the clients become unseen, and are tested on all
-    their training samples. The draws are keyed by the seed and the client's id. The result has neither the original
-    test samples nor the original unseen clients.
+    one sample is not tested. Samples of one person stay together; `share` is then one of persons. By clients: `share`
+    of the clients become unseen, and are tested on all their training samples. The draws are keyed by the seed and the
+    client's id. The result has neither the original test samples nor the original unseen clients.
     """
     seen = federation.seen
     unseen: set[str] = set()
@@ -222,10 +221,8 @@ def held_out(federation: Federation, hold: HoldOut, seed: int, part: Part | None
     def split(id: str, train: Samples, phase: int) -> tuple[Samples, Samples]:
         if hold.what == "clients":
             return (train.take([]), train) if id in unseen else (train, train.take([]))
-        unit = np.arange(len(train))
-        if part is not None and part.unit is not None and train.x is part.x and train.rows is not None:
-            unit = np.unique(part.unit[train.rows.numpy()], return_inverse=True)[1].reshape(-1)
-        units = int(unit.max()) + 1
+        unit = train.units()
+        units = len(np.unique(unit))
         order = rng(seed, "hold-out", id, phase).permutation(units)
         held = np.isin(unit, order[: min(max(1, round(hold.share * units)), units - 1)])
         return train.take(np.flatnonzero(~held)), train.take(np.flatnonzero(held))
@@ -307,7 +304,7 @@ class Runs:
         if self.hold is None:
             return scenario.federation(dataset, seed)
         apart = scenario.model_copy(update={"pooled": False}) if scenario.pooled else scenario
-        judged = held_out(apart.federation(dataset, seed), self.hold, seed, dataset.train)
+        judged = held_out(apart.federation(dataset, seed), self.hold, seed)
         return pooled(judged) if scenario.pooled else judged
 
     def dataset(self) -> Dataset:
