@@ -98,7 +98,7 @@ def test_json_is_the_summary_and_nothing_else(experiment: Path) -> None:
 def test_compare_over_seeds(experiment: Path) -> None:
     words = ["compare", str(experiment), "--methods", "local,fedavg,sfmtl-graph", "--seeds", "0,1", "--rounds", "2"]
     result = said(*words, "--out", "here", columns=80)
-    for word in ("local", "fedavg", "sfmtl-graph", "±", "worst 10%", "hurt", "here/report.html"):
+    for word in ("local", "fedavg", "sfmtl-graph", "±", "worst 10%", "clients", "here/report.html"):
         assert word in result
     assert max(map(len, result.splitlines())) <= 80
     kept = json.loads(Path("here/compare.json").read_text())

@@ -191,7 +191,7 @@ def test_whole_folders(folders: Path) -> None:
     over = "2 of 2 begun runs have ended; continue with fedkin"
     assert told[str(comparison)] == f"comparison: {over} compare --resume {comparison}"
     assert told[str(tuning)] == f"tuning: {over} tune --resume {tuning}"
-    assert told[str(comparison / "local-seed0")] == "finished: there is nothing to go on with"
+    assert told[str(comparison / "local-seed0")] == "finished: there is nothing to continue"
     assert lines[-1] == "every file is as it was written"
 
 

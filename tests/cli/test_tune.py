@@ -52,7 +52,7 @@ def test_the_best_of_methods_that_were_tuned_is_chosen_on_validation() -> None:
     # The same after a stop, and not for other settings than those that were judged.
     assert choice in " ".join(said("compare", "--resume", "c").split())
     changed = ["compare", "tuned/tuned.toml", "--methods", methods, "--rounds", "1", "--out", "d"]
-    assert "on test samples, the mean of the best of" in " ".join(said(*changed).split())
+    assert "use fedkin tune: the best of" in " ".join(said(*changed).split())
     assert "chosen of 2 methods other than Local and FedAvg on the test samples" in Path("d/report.html").read_text()
 
 
@@ -104,7 +104,7 @@ def test_an_equal_tuning_goes_on_with_its_candidates() -> None:
     assert all(3 <= len(tried) <= 9 for tried in rows.values())
     assert set(rows["fedprox"][1]["settings"]) == {"training.lr", "method.mu"}
     count = sum(map(len, rows.values()))
-    assert f"tuning: of {count} runs begun, {count} are over" in said("runs", "check", "tuned")
+    assert f"tuning: {count} of {count} begun runs have ended" in said("runs", "check", "tuned")
 
 
 # -- `fedkin tune`: a table, a plot, going on, and what is wrong in one line ---

@@ -244,7 +244,7 @@ def chosen_line(methods: Sequence[str], validation: reading.Validation | None, h
         means = validation.means
         best = max(candidates, key=lambda name: means[name] if higher else -means[name])
         return f"by {_validation_text(validation)}, the best of {len(candidates)} methods is {best}"
-    return f"to choose one, use fedkin tune: on test samples, the mean of the best of {len(candidates)} is too high"
+    return f"to choose one, use fedkin tune: the best of {len(candidates)} test means is too high"
 
 
 def groups_in_terminal(label: str, runs: Sequence[Result]) -> list[str]:
