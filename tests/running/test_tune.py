@@ -74,7 +74,7 @@ def test_samples_of_a_person_are_held_out_together(tmp_path: Path) -> None:
     frame.assign(died=np.arange(120) % 2).to_csv(tmp_path / "t.csv", index=False)
     source = Csv(path=Path("t.csv"), target="died", client="site", person="patient")
     dataset = source.load(tmp_path)
-    federation, units = Natural().federation(dataset, 0), present(dataset.train.unit)
+    federation, units = Natural().federation(dataset, 0), present(dataset.train.person)
     for client in held_out(federation, HoldOut("samples", 0.25), 0).values():
         trained, tested = (set(units[present(samples.rows).numpy()]) for samples in (client.train, client.test))
         assert (len(trained), len(tested), len(client.test)) == (12, 4, 12)

@@ -176,7 +176,7 @@ def rows_of(experiment: Experiment, federation: Federation, data_root: Path) -> 
     facts = {}
     for id, client in federation.items():
         rows = slice(None) if client.train.rows is None else client.train.rows.numpy()
-        person, tested = (None if part.unit is None else part.units() for part in (client.train, client.test))
+        person, tested = (None if part.person is None else part.units() for part in (client.train, client.test))
         facts[id] = RowFacts(person, None if when is None else when[rows], tested)
     return facts
 

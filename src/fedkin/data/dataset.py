@@ -27,22 +27,18 @@ class Part:
     """One split. x: [N, ...] uint8 or float, images channels first; y: [N, ...] targets in the task's form.
 
     client, group: [N] names of each sample's client and of that client's planted group, if the data set states
-    clients. unit: [N] numbers, equal for samples of one person; None: each sample is independent.
+    clients. person: [N] numbers, equal for samples of one person; None: each sample is independent.
     """
 
     x: Tensor
     y: Tensor
     client: Names | None = field(default=None, repr=False)
     group: Names | None = field(default=None, repr=False)
-    unit: Ints | None = field(default=None, repr=False)
+    person: Ints | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        for what, values in (
-            ("labels", self.y),
-            ("clients", self.client),
-            ("groups", self.group),
-            ("units", self.unit),
-        ):
+        columns = {"labels": self.y, "clients": self.client, "groups": self.group, "persons": self.person}
+        for what, values in columns.items():
             if values is not None and len(values) != len(self.x):
                 raise DataError(f"samples and {what} differ in number: {len(self.x)} and {len(values)}")
 
@@ -60,13 +56,13 @@ class Part:
 
 def train_and_test(
     x: Tensor, y: Tensor, is_test: npt.NDArray[np.bool_], client: Names | None = None, group: Names | None = None,
-    unit: Ints | None = None,
+    person: Ints | None = None,
 ) -> tuple[Part, Part]:  # fmt: skip
     """Return (training part, held-out part); is_test: [N] True for held-out samples."""
     train, test = (
         Part(
             x[rows], y[rows], None if client is None else client[rows], None if group is None else group[rows],
-            None if unit is None else unit[rows],
+            None if person is None else person[rows],
         ) for rows in (~is_test, is_test)
     )  # fmt: skip
     return train, test
@@ -102,8 +98,8 @@ class Dataset:
     def samples(self, split: Split, rows: npt.NDArray[np.int64]) -> Samples:
         """These rows of a split, without copying a sample."""
         part = self.part(split)
-        unit = None if part.unit is None else torch.from_numpy(part.unit)
-        return Samples(part.x, part.y, torch.from_numpy(rows.astype(np.int64)), self.scale, unit)
+        person = None if part.person is None else torch.from_numpy(part.person)
+        return Samples(part.x, part.y, torch.from_numpy(rows.astype(np.int64)), self.scale, person)
 
     @property
     def white(self) -> float:

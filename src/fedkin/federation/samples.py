@@ -54,14 +54,14 @@ class Samples:
     int32 and int64 (token ids, category codes) stay whole numbers; booleans in a dict (masks) become 0 and 1 in int64.
     y: [N, ...] targets in the task's form, int64 class labels [N] for most tasks; rows: int64 indices into both (None:
     all); scale: turns stored values into inputs (None: x is used unchanged); in a dict it applies to uint8 arrays only.
-    unit: int64 [N], equal for samples of one person, which are never split (None: each sample is independent).
+    person: int64 [N], equal for samples of one person, which tuning and advice keep together (None: independent).
     """
 
     x: Inputs
     y: Tensor
     rows: Tensor | None = None
     scale: Scale | None = None
-    unit: Tensor | None = None
+    person: Tensor | None = None
 
     def __post_init__(self) -> None:
         check_parts(self.x, len(self.y))
@@ -85,10 +85,10 @@ class Samples:
 
     def units(self) -> npt.NDArray[np.int64]:
         """[n] the number, from 0, of each sample's person; of each sample, if none are known."""
-        if self.unit is None:
+        if self.person is None:
             return np.arange(len(self))
-        unit = self.unit if self.rows is None else self.unit[self.rows]
-        return np.unique(unit.numpy(), return_inverse=True)[1].reshape(-1)
+        person = self.person if self.rows is None else self.person[self.rows]
+        return np.unique(person.numpy(), return_inverse=True)[1].reshape(-1)
 
     def take(self, rows: Sequence[int] | npt.NDArray[np.int64] | Tensor) -> Samples:
         """These rows only, without copying a sample."""
@@ -100,8 +100,8 @@ class Samples:
         rows = self.rows
         if rows is None:
             return self
-        unit = None if self.unit is None else self.unit[rows]
-        return Samples(map_arrays(lambda part: part[rows], self.x), self.y[rows], None, self.scale, unit)
+        person = None if self.person is None else self.person[rows]
+        return Samples(map_arrays(lambda part: part[rows], self.x), self.y[rows], None, self.scale, person)
 
 
 def prepared(x: Inputs, scale: Scale | None, dtype: torch.dtype) -> Any:

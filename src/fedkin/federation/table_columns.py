@@ -52,7 +52,7 @@ class Columns:
     """A table, split by the roles of its columns.
 
     inputs: the input columns; kinds: number or category, for each. client, group: [n] texts. rows: the rows of each
-    client. is_test: [n] True for test rows. values: [n] the target's texts. others: names of the other columns. unit:
+    client. is_test: [n] True for test rows. values: [n] the target's texts. others: names of the other columns. person:
     [n] number of each row's person at its client, if there is a column of persons.
     """
 
@@ -64,7 +64,7 @@ class Columns:
     values: npt.NDArray[np.object_]
     group: Names | None
     others: Sequence[str]
-    unit: Ints | None
+    person: Ints | None
 
     def training(self, table: pa.Table) -> dict[str, pa.Table]:
         """The training rows of each client, from a table with the same rows."""
@@ -80,15 +80,15 @@ def columns_of(table: pa.Table, reading: Reading, where: str = "frame") -> Colum
     rows = arrays.rows_by_name(client)
     arrays.check_ids(rows, f"{where}: column {reading.client!r}")
     group = None if reading.group is None else _names(table, reading.group, where)
-    unit = None if reading.person is None else _persons(client, _names(table, reading.person, where))
-    is_test = _test_rows(table, reading, client, unit, where)
+    person = None if reading.person is None else _persons(client, _names(table, reading.person, where))
+    is_test = _test_rows(table, reading, client, person, where)
     values = _target_texts(table, reading.target, client, where)
     inputs = table.select([name for name in table.column_names if name not in others])
     try:
         kinds = table_values.kinds_of(inputs, reading.categories)
     except DataError as error:
         raise DataError(f"{where}: {error}") from None
-    return Columns(inputs, kinds, client, rows, is_test, values, group, others, unit)
+    return Columns(inputs, kinds, client, rows, is_test, values, group, others, person)
 
 
 def _roles(table: pa.Table, reading: Reading, where: str) -> list[str]:
@@ -145,8 +145,8 @@ def _persons(client: Names, person: Names) -> Ints:
     return np.unique(np.char.add(np.char.add(client, "\0"), person), return_inverse=True)[1].reshape(-1)
 
 
-def _test_rows(table: pa.Table, reading: Reading, client: Names, unit: Ints | None, where: str) -> Flags:
-    """Which rows are test rows; unit: rows of one number are on one side."""
+def _test_rows(table: pa.Table, reading: Reading, client: Names, person: Ints | None, where: str) -> Flags:
+    """Which rows are test rows; rows of a person are on one side."""
     split = reading.split or ("time" if reading.time is not None else "random")
     if split not in ("random", "time"):
         is_test = arrays.which_test(_names(table, split, where), f"{where}: column {split!r}", table.num_rows)
@@ -154,8 +154,7 @@ def _test_rows(table: pa.Table, reading: Reading, client: Names, unit: Ints | No
             lacks = f"has no row with {split!r} = 'train'; expected at least one"
             raise DataError(f"{where}: client {lacking[0]!r} {lacks}")
         return is_test
-    if unit is None:
-        unit = np.arange(table.num_rows)
+    unit = np.arange(table.num_rows) if person is None else person
     _, first = np.unique(unit, return_index=True)
     if split == "random":
         return arrays.hold_out(client[first], reading.test_fraction, reading.seed)[unit]

@@ -216,7 +216,7 @@ def _joined(parts: Sequence[Samples], what: str) -> Samples:
         raise ConfigError(f"{what}: cannot be joined, since they are on unlike scales")
     rows = [part.rows for part in parts if part.rows is not None]
     if len(rows) == len(parts) and len({(id(part.x), id(part.y)) for part in parts}) == 1:
-        return Samples(first.x, first.y, torch.cat(rows), first.scale)
+        return Samples(first.x, first.y, torch.cat(rows), first.scale, first.person)
     if len(parts) == 1:
         return first
     own = [part.own() for part in parts]

@@ -221,8 +221,8 @@ def _dataset(
         how = "a client needs two rows, or two persons if data.person names them"
         _LOG.warning("%s: %d of %d clients have no test rows: %s; %s", where, len(untested), len(columns.rows),
                      first_few(untested), how)  # fmt: skip
-    targets, roles = torch.from_numpy(y), (columns.client, columns.group, columns.unit)
-    train, test = train_and_test(x, targets, columns.is_test, *roles)
+    targets = torch.from_numpy(y)
+    train, test = train_and_test(x, targets, columns.is_test, columns.client, columns.group, columns.person)
     return Dataset(Path(where).name.split(".")[0], train, test, target.task(*x.shape[1:]), target=target)
 
 
