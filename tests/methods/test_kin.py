@@ -249,7 +249,7 @@ def test_clients_of_one_distribution_keep_one_model() -> None:
 @pytest.mark.slow
 def test_all_levels_train_in_the_first_half_and_one_in_the_second() -> None:
     engine, plain = (engine_of(TWO_GROUPS, m, rounds=6) for m in (Kin(), FedAvg()))
-    kept = {id: len(held_out(len(c.train))[0]) for id, c in TWO_GROUPS.items()}
+    kept = {id: len(held_out(c.train.units())[0]) for id, c in TWO_GROUPS.items()}
     for number in range(1, 7):
         ours, theirs = engine.round(number), plain.round(number)
         phases = {row.phase for row in ours.traffic}
@@ -288,16 +288,30 @@ def test_short_runs_end_with_a_model_for_everybody(rounds: int) -> None:
     assert result.accuracy > 0.2
 
 
-def test_held_out_samples_are_at_the_same_places_for_all_and_train_nothing() -> None:
+def test_held_out_samples_are_at_the_same_places_for_all() -> None:
     for n in (0, 1, 4, 5, 24, 25, 60, 1000):
-        kept, held = held_out(n)
+        kept, held = held_out(np.arange(n))
         assert sorted([*kept, *held]) == list(range(n))
         assert abs(len(held) - n / 5) <= 1 + n / 20
-    other = Federation(
-        [replace(c, train=replace(c.train, y=c.train.y.index_fill(0, torch.tensor(held_out(len(c.train))[1]), 0)))
-         for c in TWO_GROUPS.values()], TWO_GROUPS.task, "other",
+
+
+@pytest.mark.parametrize("people", [None, 20])
+def test_held_out_samples_and_all_others_of_their_persons_train_nothing(people: int | None) -> None:
+    def changed(client: Client, held: list[int]) -> Client:
+        person = None if people is None else torch.arange(len(client.train)) % people
+        y = client.train.y.index_fill(0, torch.tensor(held, dtype=torch.int64), 0)
+        return replace(client, train=replace(client.train, y=y, person=person))
+
+    def held(client: Client) -> list[int]:
+        rows = np.arange(len(client.train))
+        places = rows if people is None else rows % people  # blocks of 1 person, of which one in 5 is held out
+        return held_out(rows)[1] if people is None else np.flatnonzero(places % 5 == 2).tolist()
+
+    first, second = (
+        Federation([changed(c, held(c) if alter else []) for c in TWO_GROUPS.values()], TWO_GROUPS.task, "kin")
+        for alter in (False, True)
     )  # fmt: skip
-    one, two = engine_of(TWO_GROUPS, Kin(), rounds=8), engine_of(other, Kin(), rounds=8)
+    one, two = engine_of(first, Kin(), rounds=8), engine_of(second, Kin(), rounds=8)
     for engine in (one, two):
         engine.round(1)
     # Groups rest on all samples, so that only the model of all clients is compared.
@@ -329,7 +343,7 @@ def test_the_mean_head_is_the_weighted_mean_of_what_each_client_solves() -> None
     assert list(request.messages) == list(TWO_GROUPS)
     heads, sizes, replies = [], [], {}
     for id, client in TWO_GROUPS.items():
-        rows = held_out(len(client.train))[0]
+        rows = held_out(client.train.units())[0]
         kept = client.train.take(rows)
         features = (client.train.x[rows].flatten(1) @ weight.T + bias).relu()
         (head,) = pulled_heads(models, features, kept.labels(), [Strength(1.0, 1.0)], TWO_GROUPS.task)
@@ -755,7 +769,7 @@ def test_a_trial_on_fewer_samples_adds_no_step_on_the_rest() -> None:
     training = Training(batch_size=32, local_epochs=1)
     assert in_proportion(training, 65, 80).batch_size == 26
     for n in range(5, 200):
-        kept = len(held_out(n)[0])
+        kept = len(held_out(np.arange(n))[0])
         assert training.steps(n) - 1 <= in_proportion(training, kept, n).steps(kept) <= training.steps(n)
     assert in_proportion(training.model_copy(update={"batch_size": "all"}), 65, 80).batch_size == "all"
 

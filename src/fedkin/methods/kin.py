@@ -21,6 +21,7 @@ from itertools import product
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from pydantic import Field
 from scipy import special
@@ -150,7 +151,7 @@ class Kin(SigningMethod):
     @phase(n=COUNT, params=NET.when(lambda at: not at.asked["alone"]))
     def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Train a level's model; on four fifths of the samples while levels are on trial."""
-        part = client.train.take(held_out(client.size)[0]) if message["trial"] else None
+        part = client.train.take(held_out(client.train.units())[0]) if message["trial"] else None
         training = None if part is None else in_proportion(client.training, len(part), client.size)
         if not message["alone"]:
             fitted = yield from Fit(message.params, data=part, training=training)
@@ -166,7 +167,7 @@ class Kin(SigningMethod):
     @phase(n=COUNT, params=HEAD)
     def solve_head(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Return the client's own head, fitted to the samples that it trains on during the trial."""
-        part = client.train.take(held_out(client.size)[0])
+        part = client.train.take(held_out(client.train.units())[0])
         features = yield from Infer(message.params, "features", data=part)
         (head,) = pulled_heads(message.params, features, part.labels(), [OWN_HEAD], client.task)
         return Message(n=len(part), params=head_of(with_head(message.params, head)))
@@ -177,7 +178,7 @@ class Kin(SigningMethod):
 
         In other tasks than classification the loss is in place of the share.
         """
-        part, test = (client.train.take(rows) for rows in held_out(client.size))
+        part, test = (client.train.take(rows) for rows in held_out(client.train.units()))
         tried = strengths(client.task)
         if not len(test):
             return Message(n=0, costs=torch.zeros(len(tried), 2, dtype=torch.float64))
@@ -386,17 +387,20 @@ def own_model(client: ClientView, message: Message) -> Params:
     return message.params if "params" in message else client.state.get("own", client.initial)
 
 
-def held_out(n: int) -> tuple[list[int], list[int]]:
-    """Return (training rows, held-out rows) of n samples in stored order: one of BLOCKS blocks in FOLD is held out.
+def held_out(units: npt.NDArray[np.int64]) -> tuple[list[int], list[int]]:
+    """Return (training rows, held-out rows): of BLOCKS blocks of units, in stored order, one in FOLD is held out.
 
-    Blocks keep neighbours in time together. Their places are the same for all clients.
+    Blocks keep neighbours in time together. Their places are the same for all clients. units: [n] the number of each
+    sample's person, or the sample's own.
 
-    >>> held_out(6)
+    >>> held_out(np.arange(6))
     ([0, 1, 3, 4, 5], [2])
+    >>> held_out(np.array([0, 0, 1, 2, 2, 3, 4]))
+    ([0, 1, 2, 5, 6], [3, 4])
     """
-    rows = np.arange(n)
-    out = (rows * min(BLOCKS, max(n, 1)) // max(n, 1)) % FOLD == FOLD // 2
-    return rows[~out].tolist(), rows[out].tolist()
+    count = int(units.max(initial=0)) + 1
+    out = (units * min(BLOCKS, count) // count) % FOLD == FOLD // 2
+    return np.flatnonzero(~out).tolist(), np.flatnonzero(out).tolist()
 
 
 def judgement(outputs: Tensor, targets: Tensor, task: Task) -> Tensor:
