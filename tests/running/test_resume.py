@@ -14,7 +14,6 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-import torch
 
 from fedkin import codec
 from fedkin.errors import RunError
@@ -35,18 +34,6 @@ WRITES = 55
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Result:
     return run_experiment(Experiment.of(TABLE), Path(), tmp_path_factory.mktemp("whole") / "run")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("how", "round"), [("raise", 1), ("raise", 3), ("raise", 6), ("stop", 2)])
-def test_a_cut_run_ends_the_same(tmp_path: Path, whole: Result, round: int, how: str) -> None:
-    experiment, folder = Experiment.of(TABLE), tmp_path / "run"
-    with pytest.raises((RuntimeError, Stop)):
-        run_experiment(experiment, Path(), folder, watcher=CutAt(round, how))
-    result = run_experiment(experiment, Path(), folder)
-    assert_equal_runs(present(whole.folder), folder)
-    for id, params in whole.models.items():
-        assert all(torch.equal(params[name], result.models[id][name]) for name in params)
 
 
 @pytest.mark.parametrize(
