@@ -117,10 +117,8 @@ def after(
     method: ServerMethod | PeerMethod, rounds: int, federation: Federation | None = None, **settings: Any
 ) -> tuple[LocalEngine, Any]:
     """An engine that ran so many rounds of a small setup, and the last one's outcome (None after none)."""
-    engine, outcome = LocalEngine(small_setup(method, federation, **settings)), None
-    for number in range(1, rounds + 1):
-        outcome = engine.round(number)
-    return engine, outcome
+    engine = LocalEngine(small_setup(method, federation, **settings))
+    return engine, play(engine, *range(1, rounds + 1))
 
 
 def restarted(engine: LocalEngine) -> LocalEngine:
@@ -233,8 +231,7 @@ class Watched:
 
     def rounds(self, count: int) -> Watched:
         """Run rounds 1 to `count`."""
-        for number in range(1, count + 1):
-            self.round(number)
+        play(self, *range(1, count + 1))
         return self
 
     def model(self, id: str) -> Params:

@@ -12,14 +12,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import click
 import pytest
 import tomli_w
-import typer
 
 import fedkin
+from cli.invoked import fault
 from fedkin.analysis.intervals import over
-from fedkin.cli.commands import app
 from fedkin.methods import METHODS
 from fedkin.running.bench import read_lines
 from fedkin.running.experiment import load
@@ -31,7 +29,6 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
-COMMANDS = typer.main.get_command(app)
 FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", flags=re.M | re.S)
 
 
@@ -112,31 +109,6 @@ def command_lines(text: str) -> Iterator[str]:
 def mentions(text: str) -> list[str]:
     """Commands in backticks, of which many name no arguments."""
     return [" ".join(found.split()) for found in re.findall(r"`(fedkin [^`]+)`", FENCE.sub("", text))]
-
-
-def fault(line: str, mentioned: bool = False) -> str | None:
-    """What is wrong with a command line: a command or an option that does not exist, a value that cannot be read."""
-    words = shlex.split(line, comments=True)[1:]
-    for stop in ("&", "|", ">", "2>", "2>/dev/null"):
-        words = words[: words.index(stop)] if stop in words else words
-    words = [word.removesuffix(";") for word in words if word != "done"]
-    command: Any = COMMANDS
-    context = None
-    try:
-        while isinstance(command, click.Group) and words and words[0] != "--version":
-            name, command, words = command.resolve_command(click.Context(command), words)
-            assert command is not None, name
-        context = command.make_context("fedkin", list(words))
-    except click.exceptions.Exit:
-        return None  # --version, and commands without arguments, which print their help
-    except click.ClickException as error:
-        if mentioned and (isinstance(error, click.MissingParameter) or "requires an argument" in error.message):
-            return None
-        return f"{line}: {error.format_message()}"
-    finally:
-        if context is not None:
-            context.close()
-    return None
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)

@@ -280,9 +280,8 @@ def _renamed(tree: Any, names: Mapping[str, str]) -> Any:
     return {names.get(key, key): _renamed(value, names) for key, value in tree.items()}
 
 
-def _close_trees(one: Any, other: Any, names: Mapping[str, str] | None = None) -> None:
+def _close_trees(one: Any, other: Any, names: Mapping[str, str]) -> None:
     """Check that trees are equal up to rounding; keys of `one` that are client ids are renamed by `names`."""
-    names = names or {}
     if isinstance(one, Tensor):
         _require_close("an array", one, other, 1e-5)
     elif isinstance(one, Mapping):

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
+import click
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from fedkin.cli import app, main
 from fedkin.errors import FedkinError
+
+COMMANDS = typer.main.get_command(app)
 
 
 def said(*words: str | Path, columns: int | None = None) -> str:
@@ -25,6 +31,31 @@ def refused(*words: str | Path) -> str:
     assert isinstance(error, FedkinError), error
     assert "\n" not in str(error)
     return str(error)
+
+
+def fault(line: str, mentioned: bool = False) -> str | None:
+    """What is wrong with a command line: a command or an option that does not exist, a value that cannot be read."""
+    words = shlex.split(line, comments=True)[1:]
+    for stop in ("&", "|", ">", "2>", "2>/dev/null"):
+        words = words[: words.index(stop)] if stop in words else words
+    words = [word.removesuffix(";") for word in words if word != "done"]
+    command: Any = COMMANDS
+    context = None
+    try:
+        while isinstance(command, click.Group) and words and words[0] != "--version":
+            name, command, words = command.resolve_command(click.Context(command), words)
+            assert command is not None, name
+        context = command.make_context("fedkin", list(words))
+    except click.exceptions.Exit:
+        return None  # --version, and commands without arguments, which print their help
+    except click.ClickException as error:
+        if mentioned and (isinstance(error, click.MissingParameter) or "requires an argument" in error.message):
+            return None
+        return f"{line}: {error.format_message()}"
+    finally:
+        if context is not None:
+            context.close()
+    return None
 
 
 class Terminal:
@@ -50,5 +81,5 @@ class Terminal:
     def refused(self, *words: str | Path) -> str:
         """The one line with which a command refuses, without "error: "."""
         code, out, err = self(*words)
-        assert (code, out, err.count("\n")) == (2, "", 1), (code, out, err)
+        assert (code, out, err.count("\n"), err[:7]) == (2, "", 1, "error: "), (code, out, err)
         return err.removeprefix("error: ").rstrip("\n")

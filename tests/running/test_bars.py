@@ -99,15 +99,14 @@ def test_groups_are_shown_by_verdict_and_a_figure_that_nobody_has_is_not() -> No
 
 
 @pytest.mark.parametrize("runs", [1, 4, 36])
-def test_several_runs_have_ten_lines_in_all(runs: int) -> None:
-    text = io.StringIO()
-    several = ProgressOfSeveral(StopFlag(), False, Console(file=text, width=200))
+def test_several_runs_have_ten_lines_in_all(runs: int, capsys: pytest.CaptureFixture[str]) -> None:
+    several = ProgressOfSeveral(StopFlag(), quiet=False)
     for number in range(runs):
         progress = several.next(f"run {number}", number, runs)
         progress.started(50, 0)
         for round in range(1, 51):
             progress.round_done(row(round))
-    lines = text.getvalue().splitlines()
+    lines = capsys.readouterr().err.splitlines()
     assert 8 <= len(lines) <= 10
     assert f"({runs} of {runs}" in lines[-1]
 

@@ -14,12 +14,10 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-import torch
 
 from fedkin import codec
 from fedkin.errors import RunError
 from fedkin.graph import load_graph
-from fedkin.records.listing import listed
 from fedkin.records.run import Result, read_run
 from fedkin.report.collect import collect
 from fedkin.running.experiment import Experiment
@@ -36,18 +34,6 @@ WRITES = 55
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Result:
     return run_experiment(Experiment.of(TABLE), Path(), tmp_path_factory.mktemp("whole") / "run")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("how", "round"), [("raise", 1), ("raise", 3), ("raise", 6), ("stop", 2)])
-def test_a_cut_run_ends_the_same(tmp_path: Path, whole: Result, round: int, how: str) -> None:
-    experiment, folder = Experiment.of(TABLE), tmp_path / "run"
-    with pytest.raises((RuntimeError, Stop)):
-        run_experiment(experiment, Path(), folder, watcher=CutAt(round, how))
-    result = run_experiment(experiment, Path(), folder)
-    assert_equal_runs(present(whole.folder), folder)
-    for id, params in whole.models.items():
-        assert all(torch.equal(params[name], result.models[id][name]) for name in params)
 
 
 @pytest.mark.parametrize(
@@ -302,14 +288,6 @@ def test_a_report_shows_nothing_of_a_changed_file(runs: Path, tmp_path: Path, fi
     with pytest.raises(RunError, match="not as it was written") as caught:
         collect([folder])
     assert str(path) in str(caught.value)
-
-
-@pytest.mark.parametrize("file", ["experiment.toml", "summary.json"])
-def test_a_list_of_runs_shows_nothing_of_a_changed_file(runs: Path, tmp_path: Path, file: str) -> None:
-    folder = shutil.copytree(runs / "whole", tmp_path / "run")
-    (folder / file).write_text((folder / file).read_text().replace(*CHANGES[file]))
-    assert listed([tmp_path])[0] == []
-    assert f"{file}: not as it was written" in listed([tmp_path])[1][0]
 
 
 @pytest.mark.parametrize(("file", "content"), [("experiment.toml", b"\xff"), ("plan.json", b'{"methods": "local"}')])

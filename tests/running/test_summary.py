@@ -80,20 +80,12 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in (folder / "features").iterdir())
 
 
-@pytest.fixture(scope="module")
-def usual(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return ran(tmp_path_factory.mktemp("usual") / "run")
-
-
-@pytest.mark.slow
-def test_only_the_last_round_unless_asked(usual: Path, tmp_path: Path) -> None:
+def test_features_are_those_of_the_last_round_unless_asked_and_nothing_else_changes(tmp_path: Path) -> None:
+    usual = ran(tmp_path / "usual")
     assert names(usual) == ["round-000004.safetensors"]
-    every = ran(tmp_path / "run", embeddings_every=1, evaluate_every=3)
-    assert names(every) == ["round-000003.safetensors", "round-000004.safetensors"]
-
-
-def test_nothing_else_changes(usual: Path, tmp_path: Path) -> None:
-    often = ran(tmp_path / "run", embeddings_every=1)
+    seldom = ran(tmp_path / "seldom", embeddings_every=1, evaluate_every=3)
+    assert names(seldom) == ["round-000003.safetensors", "round-000004.safetensors"]
+    often = ran(tmp_path / "often", embeddings_every=1)
     assert len(names(often)) == 4
     for name in ("rounds.jsonl", "clients.parquet", "messages.parquet", "rounds.csv", "graphs/round-000004.npz"):
         assert (often / name).read_bytes() == (usual / name).read_bytes(), name

@@ -165,7 +165,7 @@ def _print_inspection(inspection: Inspection, target: str, json: bool) -> None:
     inputs = f"{len(encoding.names)} inputs of {len(encoding.kinds)} columns"
     head = {"risk": goal.classes[1] if goal.classes else "", "regression": "mean"}.get(goal.kind, "classes")
     empty = [f"{client['missing']:.0%}" for client in clients]
-    _print_clients(clients, f"rows, {about}, {inputs}", head, ("empty", empty))
+    _print_clients(clients, f"rows, {about}, {inputs}", head, {"empty": empty})
     print_findings(inspection.findings)
     if not inspection.findings:
         from fedkin.data.inspection import CHECKS
@@ -185,9 +185,8 @@ def _print_federation(federation: Federation, json: bool) -> None:
     if printed_as_json(json, {"task": task, "clients": facts, "skew": None if skew is None else skew._asdict()}):
         return
     head = {"risk": "events", "regression": "mean"}.get(task, "classes")
-    _print_clients(
-        facts, f"samples, {task}", head, ("group", [groups[client["id"]] for client in facts]) if groups else None
-    )
+    more = {"group": [groups[client["id"]] for client in facts]} if groups else {}
+    _print_clients(facts, f"samples, {task}", head, more)
     if skew is not None and skew.matters:
         text = f"targets differ between clients beyond chance (effect {skew.effect:.2f} of 1)"
         say(f"skew: {text}; furthest from all: {', '.join(skew.apart)}")
@@ -204,9 +203,9 @@ def _client_facts(federation: Federation, client: Client) -> dict[str, Any]:
 
 
 def _print_clients(
-    rows: Sequence[Mapping[str, Any]], about: str, head: str, last: tuple[str, Sequence[str]] | None
+    rows: Sequence[Mapping[str, Any]], about: str, head: str, more: Mapping[str, Sequence[str]]
 ) -> None:  # fmt: skip
-    """Print one line per client: sizes, a bar of its size, events or classes or means, and a last column."""
+    """Print one line per client: sizes, a bar of its size, events or classes or means, and more columns."""
     train, test = sum(client["train"] for client in rows), sum(client["test"] for client in rows)
     say(f"{len(rows):,} clients, {train:,} training and {test:,} test {about}")
     largest = max([1, *(client["train"] + client["test"] for client in rows)])
@@ -214,10 +213,9 @@ def _print_clients(
     for number, client in enumerate(rows[:_MAX_CLIENTS]):
         id = client["id"] if client.get("seen", True) else f"{client['id']} (unseen)"
         bar = "█" * max(1, round(_BAR_WIDTH * (client["train"] + client["test"]) / largest))
-        more = [last[1][number]] if last else []
-        cells.append([id, f"{client['train']:,}", f"{client['test']:,}", bar, _target(client), *more])
-    heads = ["client", "train", "test", "", head, *([last[0]] if last else [])]
-    print_table(heads, cells, right=("train", "test", "empty"))
+        last = (column[number] for column in more.values())
+        cells.append([id, f"{client['train']:,}", f"{client['test']:,}", bar, _target(client), *last])
+    print_table(["client", "train", "test", "", head, *more], cells, right=("train", "test", "empty"))
     if len(rows) > _MAX_CLIENTS:
         say(f"... and {len(rows) - _MAX_CLIENTS:,} more clients")
 

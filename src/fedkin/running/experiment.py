@@ -114,10 +114,6 @@ class RunSettings(EngineSettings):
             raise ValueError(f"precision = 'bf16' is for dtype = 'float32', not {self.dtype!r}; leave one of them out")
         return self
 
-    def keeps_features(self, round: int) -> bool:
-        """Whether `embeddings_every` selects this round."""
-        return self.embeddings_every > 0 and round % self.embeddings_every == 0
-
     @property
     def torch_dtype(self) -> torch.dtype:
         """The torch type of `dtype`."""

@@ -16,7 +16,6 @@ from fedkin.data.csv_cells import DATES, CsvFormat
 from fedkin.errors import ConfigError, RunError, imported
 from fedkin.federation import Scale
 from fedkin.federation.table_encoding import Encoding
-from fedkin.learning.net import BodyHead
 from fedkin.records import reading
 from fedkin.records.files import json_bytes, write_bytes, write_with
 from fedkin.running import exported
@@ -108,8 +107,7 @@ def _whole(models: Loaded, client: str) -> tuple[Answer, list[dict[str, Any]]]:
     moments = (0.0, 1.0) if target is None else (target.mean, target.deviation)
     names = list(task.shapes) if several else []
     model = models.model(client).float()
-    if isinstance(model, BodyHead):
-        model.precision = "float32"  # compute in float32 on every machine
+    model.precision = "float32"  # compute in float32 on every machine
     return Answer(model, task.kind, scale, names, *moments, target is not None), inputs
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 import tomli_w
@@ -15,21 +15,14 @@ from fedkin.data.dataset import Dataset
 from fedkin.data.guess import is_saved, is_standard_scale, of_arrays, of_images, of_saved
 from fedkin.data.inspection import Finding, Inspection, without
 from fedkin.data.inspection import inspect as inspected
-from fedkin.data.sources import SOURCES
 from fedkin.data.sources.folder import ENDINGS
-from fedkin.data.sources.tables import Csv, Parquet
+from fedkin.data.sources.tables import Csv, Parquet, TableSource
 from fedkin.errors import ConfigError, DataError, first_few
+from fedkin.federation import Federation
 from fedkin.federation.table_columns import Reading
 from fedkin.running.experiment import Experiment
 from fedkin.settings import parse
 from fedkin.untrusted import escaped
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from fedkin.data.sources.tables import TableSource
-    from fedkin.federation import Federation
-
 
 Kind = Literal["csv", "parquet", "npz", "folder", "hub"]
 
@@ -161,7 +154,7 @@ def table_source(data: Path, given: DataOptions) -> TableSource:
     if kind == "parquet":
         check_allowed(given, given.keys() - set(_CSV), "a Parquet file has numbers and dates of its own")
     settings = {"target": "", **given, "path": str(data.absolute())}
-    return cast("TableSource", parse(SOURCES[kind], settings, "data"))
+    return parse(Parquet if kind == "parquet" else Csv, settings, "data")
 
 
 def inspected_table(source: TableSource, data: Path) -> tuple[Reading, Inspection]:
@@ -174,8 +167,8 @@ def inspected_table(source: TableSource, data: Path) -> tuple[Reading, Inspectio
 def _of_table(data: Path, given: DataOptions) -> FirstExperiment:
     source = table_source(data, given)
     if "target" not in given:
-        rows: pa.Table = source.rows(Path())[0]
-        raise ConfigError(f"--target: name the column to predict; {data} has {first_few(rows.column_names, 40)}")
+        columns = source.rows(Path())[0].column_names
+        raise ConfigError(f"--target: name the column to predict; {data} has {first_few(columns, 40)}")
     whole, inspection = inspected_table(source, data)
     coded = [name for finding in inspection.findings if finding.kind == "codes" for name in finding.about]
     code_findings = [

@@ -151,7 +151,8 @@ class _Loop:
             last = number == self.total
             self.scores = self.engine.evaluate() if last or number % self.run.evaluate_every == 0 else {}
             outcome = replace(outcome, traffic=(*outcome.traffic, *self.engine.missed))
-            self._record(outcome, keep_features=last or self.run.keeps_features(number))
+            embed = self.run.embeddings_every
+            self._record(outcome, keep_features=last or (embed > 0 and number % embed == 0))
             stop = self.watcher is not None and self.watcher.stopping() and not last
             if last or stop or number % self.run.checkpoint_every == 0:
                 with self.clock.of("checkpoint"):

@@ -92,7 +92,7 @@ class Loaded(Mapping[str, nn.Module]):
         return tuple(sorted(self.stored))
 
     def __getitem__(self, id: str) -> nn.Module:
-        return self._model(self.client_id(id))
+        return self.model(id)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.clients)
@@ -104,12 +104,21 @@ class Loaded(Mapping[str, nn.Module]):
         models = "one model" if self.index.alike else "models"
         return f"Loaded({str(self.folder)!r}, {models} of {len(self)} clients, {self.task.kind})"
 
-    def model(self, client: str | None = None) -> nn.Module:
+    def model(self, client: str | None = None) -> BodyHead:
         """The model of a client, in evaluation mode: inputs [n, ...] to outputs [n, classes] (logits) or [n, targets].
 
         client: may be left out if all clients have the same model. Raises ConfigError for an unknown client.
         """
-        return self._model(self.client_id(client))
+        id = self.client_id(client)
+        number = self.index.clients[id].net
+        if number not in self._nets:
+            self._nets[number] = self._net(number)
+        module = self._nets[number].scratch().eval()
+        named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        with torch.no_grad():
+            for name, tensor in self.stored[id].items():
+                named[name].copy_(tensor)
+        return module
 
     def predict(self, x: Any, client: str | None = None) -> Values:
         """Predict with a client's model for these rows.
@@ -125,7 +134,7 @@ class Loaded(Mapping[str, nn.Module]):
         Missing values and unknown categories are treated as in training. Raises DataError for inputs that do not fit,
         ConfigError for an unknown client.
         """
-        outputs = self._outputs(x, self.client_id(client))
+        outputs = self._outputs(x, client)
         if self.task.kind == "risk":
             return np.asarray(torch.softmax(outputs, 1)[:, 1].numpy())
         if self.task.kind == "regression":
@@ -140,11 +149,27 @@ class Loaded(Mapping[str, nn.Module]):
     def probabilities(self, x: Any, client: str | None = None) -> Values:
         """Return the probability of each class, [n, classes], in the order of `target.classes` or of the labels."""
         self.task.need_labels("probabilities", "a probability of each class")
-        return np.asarray(torch.softmax(self._outputs(x, self.client_id(client)), 1).numpy())
+        return np.asarray(torch.softmax(self._outputs(x, client), 1).numpy())
 
     def inputs(self, x: Any, client: str | None = None) -> Any:
         """Return the net's inputs for these rows: a tensor, or a dict of tensors."""
-        return self._inputs(x, self.client_id(client))
+        id = self.client_id(client)
+        if self.encoding is not None and not isinstance(x, (np.ndarray, Tensor)):
+            return torch.from_numpy(self._encoded(x)).to(self.index.torch_dtype)
+        wanted = self.task.shapes
+        if isinstance(self.task.shape, Mapping):
+            if not isinstance(x, Mapping) or set(x) != set(wanted):
+                raise DataError(f"x: expected a dict of the arrays {', '.join(wanted)}, got {type(x).__name__}")
+            inputs: Any = {name: _tensor(x[name], f"x[{name!r}]", wanted[name]) for name in wanted}
+        else:
+            inputs = _tensor(x, "x", wanted["x"])
+        for name in self.task.codes:
+            part = inputs[name] if isinstance(inputs, dict) else inputs
+            if part.dtype not in CODES:
+                raise DataError(
+                    f"x: {name!r} holds token ids or category codes: expected int32 or int64, got {part.dtype}"
+                )
+        return prepared(inputs, self.index.scale(id), self.index.torch_dtype)
 
     # -- nets ------------------------------------------------------------------------------------------------------
 
@@ -158,17 +183,6 @@ class Loaded(Mapping[str, nn.Module]):
             shared = "; all clients have the same model: leave client out to use it" if self.index.alike else ""
             raise ConfigError(f"client: no {client!r} in this run; {nearest(client, self.clients)}{shared}")
         return client
-
-    def _model(self, id: str) -> BodyHead:
-        number = self.index.clients[id].net
-        if number not in self._nets:
-            self._nets[number] = self._net(number)
-        module = self._nets[number].scratch().eval()
-        named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-        with torch.no_grad():
-            for name, tensor in self.stored[id].items():
-                named[name].copy_(tensor)
-        return module
 
     def _net(self, number: int) -> Net:
         """The net with this number, including its frozen tensors."""
@@ -224,8 +238,8 @@ class Loaded(Mapping[str, nn.Module]):
 
     # -- inputs and outputs ----------------------------------------------------------------------------------------
 
-    def _outputs(self, x: Any, id: str) -> Tensor:
-        inputs, model = self._inputs(x, id), self._model(id)
+    def _outputs(self, x: Any, client: str | None) -> Tensor:
+        inputs, model = self.inputs(x, client), self.model(client)
         rows = len(next(iter(parts(inputs).values())))
         batches = [itemgetter(slice(start, start + _BATCH)) for start in range(0, max(rows, 1), _BATCH)]
         with torch.no_grad():
@@ -235,24 +249,6 @@ class Loaded(Mapping[str, nn.Module]):
                 if words := no_embedding({name: part.numpy() for name, part in parts(inputs).items()}):
                     raise DataError(f"x: {words}") from None
                 raise
-
-    def _inputs(self, x: Any, id: str) -> Any:
-        if self.encoding is not None and not isinstance(x, (np.ndarray, Tensor)):
-            return torch.from_numpy(self._encoded(x)).to(self.index.torch_dtype)
-        wanted = self.task.shapes
-        if isinstance(self.task.shape, Mapping):
-            if not isinstance(x, Mapping) or set(x) != set(wanted):
-                raise DataError(f"x: expected a dict of the arrays {', '.join(wanted)}, got {type(x).__name__}")
-            inputs: Any = {name: _tensor(x[name], f"x[{name!r}]", wanted[name]) for name in wanted}
-        else:
-            inputs = _tensor(x, "x", wanted["x"])
-        for name in self.task.codes:
-            part = inputs[name] if isinstance(inputs, dict) else inputs
-            if part.dtype not in CODES:
-                raise DataError(
-                    f"x: {name!r} holds token ids or category codes: expected int32 or int64, got {part.dtype}"
-                )
-        return prepared(inputs, self.index.scale(id), self.index.torch_dtype)
 
     def _encoded(self, frame: Any) -> npt.NDArray[np.float32]:
         assert self.encoding is not None

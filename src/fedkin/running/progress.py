@@ -136,8 +136,8 @@ class ProgressOfSeveral:
     The time left comes from the mean time of a round, without finished runs that a resumed comparison only reads.
     """
 
-    def __init__(self, stop: StopFlag, quiet: bool = False, console: Console | None = None) -> None:
-        self.stop, self.quiet, self.console = stop, quiet, console
+    def __init__(self, stop: StopFlag, quiet: bool) -> None:
+        self.stop, self.quiet = stop, quiet
         self.seconds, self.rounds, self.longest = 0.0, 0, 0
         self.last: Progress | None = None
         self.begun = 0.0
@@ -152,9 +152,7 @@ class ProgressOfSeveral:
         self.begun = now
         # Print a line after each run that completes another tenth of all runs.
         lines = max(1, _LINES // of) if (done + 1) * _LINES // of > done * _LINES // of else 0
-        self.last = Progress(
-            f"{title} ({done + 1} of {of}{self._left(of - done)})", self.stop, self.quiet, self.console, lines
-        )
+        self.last = Progress(f"{title} ({done + 1} of {of}{self._left(of - done)})", self.stop, self.quiet, lines=lines)
         return self.last
 
     def _left(self, runs: int) -> str:
