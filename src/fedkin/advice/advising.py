@@ -13,29 +13,19 @@ import numpy as np
 from fedkin.advice.candidates import CANDIDATES, HEADS, Shape, shapes_of
 from fedkin.advice.choice import (
     Judged,
-    Labels,
     Marked,
     Marks,
     Option,
     Trials,
+    Values,
     difference_of,
     enough_for_verdict,
     outcomes_of,
+    units_of,
 )
 from fedkin.advice.partners import MOST, PartnerValues, coalition_shapes, coalitions_of, worth_of
 from fedkin.advice.result import Advice, OfClient
-from fedkin.advice.work import (
-    LATEST,
-    Bench,
-    Folds,
-    Outputs,
-    RowFacts,
-    Work,
-    folds_of,
-    method_of,
-    trained,
-    tried_parts,
-)  # fmt: skip
+from fedkin.advice.work import LATEST, Bench, Folds, Outputs, Work, folds_of, method_of, trained, tried_parts
 from fedkin.analysis.paired import Difference
 from fedkin.errors import ConfigError, DataError, RunError
 from fedkin.federation import Federation
@@ -68,7 +58,7 @@ def advise(
     bench: Bench,
     plan: Plan | None = None,
     *,
-    rows: Mapping[str, RowFacts] | None = None,
+    times: Mapping[str, Values] | None = None,
     folder: Path | None = None,
     progress: Progress = lambda step, done, total: None,
     goes_on: Callable[[int], bool] = lambda rate: True,
@@ -76,11 +66,11 @@ def advise(
 ) -> Advice:
     """Recommend which clients should train together, judged on held-out training samples.
 
-    Test samples are used only for the test figures in the advice. rows: further facts about clients' training samples,
-    by id. folder: where finished runs are stored, so that the same call resumes after a stop. progress(step, done,
-    total) is called with the progress. goes_on(rate) is called with the number of each rate of the plan before its
-    runs: whether there is time for it; the folder's plan then lacks rates that are left out. partners: compute what
-    each partner adds only if at most this many clients can be judged.
+    Test samples are used only for the test figures in the advice. times: of clients' training samples, by id; the
+    latest are then held out. folder: where finished runs are stored, so that the same call resumes after a stop.
+    progress(step, done, total) is called with the progress. goes_on(rate) is called with the number of each rate of the
+    plan before its runs: whether there is time for it; the folder's plan then lacks rates that are left out. partners:
+    compute what each partner adds only if at most this many clients can be judged.
 
     Raises ConfigError for a federation that cannot be advised on, DataError if fewer than two clients have enough
     samples.
@@ -89,7 +79,7 @@ def advise(
     if plan.rounds is not None:
         bench = replace(bench, training=bench.training.model_copy(update={"rounds": plan.rounds}))
     check(federation)
-    judgeable = _judgeable(federation, plan, bench.seed, rows or {})
+    judgeable = _judgeable(federation, plan, bench.seed, times or {})
     _check_enough(judgeable, len(federation))
     renamed = judgeable.renamed(federation)
     progress("candidates", 0, 1)
@@ -129,14 +119,12 @@ class _Judgeable:
 
     Thus the advice depends neither on client ids nor on the other clients. ids: {name: client id}. folds: by name.
     unknown: {client id: what it has} for clients with too few samples. has: {client id: its samples, or events}.
-    tested: {client id: the person of each test sample}, if persons are known.
     """
 
     ids: Mapping[str, str]
     folds: Mapping[str, Folds]
     unknown: Mapping[str, str]
     has: Mapping[str, str]
-    tested: Mapping[str, Labels]
 
     def renamed(self, federation: Federation) -> Federation:
         """These clients without their test samples."""
@@ -147,25 +135,23 @@ class _Judgeable:
         return Federation(clients, federation.task, federation.name)
 
 
-def _judgeable(federation: Federation, plan: Plan, seed: int, rows: Mapping[str, RowFacts]) -> _Judgeable:
+def _judgeable(federation: Federation, plan: Plan, seed: int, times: Mapping[str, Values]) -> _Judgeable:
     ids, folds, unknown, all_has = dict[str, str](), dict[str, Folds](), dict[str, str](), dict[str, str]()
     for id in federation.seen:
         client = federation[id]
         name = hash_of(client.train).hex()[:16]
         while name in ids:
             name = blake2b(name.encode(), digest_size=8).hexdigest()
-        dealt = folds_of(client.train, federation.task, plan.folds, name, seed, rows.get(id))
-        labels, units, held = client.train.labels(), dealt.units, np.flatnonzero(dealt.fold >= 0)
-        _, all_has[id] = enough_for_verdict(federation.task, labels, units)
-        enough, has = enough_for_verdict(federation.task, labels[held], None if units is None else units[held])
+        dealt = folds_of(client.train, federation.task, plan.folds, name, seed, times.get(id))
+        _, all_has[id] = enough_for_verdict(federation.task, client.train)
+        enough, has = enough_for_verdict(federation.task, client.train.take(np.flatnonzero(dealt.fold >= 0)))
         trains = all(len(dealt.trained(split)) for split in range(dealt.splits))
         if enough and trains:
             ids[name], folds[name] = id, dealt
         else:
             late = f" in the latest {LATEST:.0%} of its rows" if dealt.by_time else ""
             unknown[id] = "too few persons" if enough else has + late
-    tested = {id: each.tested for id, each in rows.items() if each.tested is not None}
-    return _Judgeable(ids, folds, unknown, all_has, tested)
+    return _Judgeable(ids, folds, unknown, all_has)
 
 
 def _check_enough(judgeable: _Judgeable, clients: int) -> None:
@@ -357,7 +343,7 @@ def _advice(
             outcomes_of(task, infer(net, module, run.models[id], "logits", test), test.labels())
             for run in (shared, alone)
         )
-        return difference_of(task, mine, local, judgeable.tested.get(id))
+        return difference_of(task, mine, local, units_of(test))
 
     clients = tuple(
         OfClient(

@@ -19,6 +19,7 @@ from torch import Tensor
 from fedkin.advice.candidates import HEADS
 from fedkin.analysis.intervals import components, normal
 from fedkin.analysis.paired import Difference, Outcomes, difference, enough
+from fedkin.federation import Samples
 from fedkin.learning.losses import per_sample
 from fedkin.methods.kin import clearly_better
 from fedkin.tasks import Task
@@ -120,20 +121,24 @@ def losses_of(task: Task, outputs: Tensor, targets: Tensor) -> Values:
     return torch.nan_to_num(losses, _DIVERGED, _DIVERGED).clamp_max(_DIVERGED).numpy()
 
 
-def enough_for_verdict(task: Task, targets: Tensor, units: Labels | None = None) -> tuple[bool, str]:
+def units_of(samples: Samples) -> Labels | None:
+    """The number of each sample's person; None if persons are not known: each sample is independent."""
+    return None if samples.person is None else samples.units()
+
+
+def enough_for_verdict(task: Task, samples: Samples) -> tuple[bool, str]:
     """Whether these validation samples are enough for a verdict (`fedkin.analysis.paired.enough`), and their number.
 
-    units: the person of each sample; each counts once, as an event if any of its samples is one.
+    Each person counts once, as an event if any of its samples is one.
     """
-    n = len(targets) if units is None else len(np.unique(units))
-    one = "sample" if units is None else "person"
+    units, alone = samples.units(), samples.person is None
+    n = len(np.unique(units))
     if task.kind != "risk":
-        return enough(n), f"{n} {one}{'s' * (n != 1)}"
-    event = (targets == 1).numpy()
-    events = int(event.sum()) if units is None else len(np.unique(units[event]))
+        return enough(n), f"{n} {'sample' if alone else 'person'}{'s' * (n != 1)}"
+    events = len(np.unique(units[samples.labels().numpy() == 1]))
     rarer, word, which = (events, "event", "with") if events <= n - events else (n - events, "non-event", "without")
     many = "s" * (rarer != 1)
-    return enough(n, events), f"{rarer} {word}{many}" if units is None else f"{rarer} person{many} {which} an event"
+    return enough(n, events), f"{rarer} {word}{many}" if alone else f"{rarer} person{many} {which} an event"
 
 
 def marks_of(outcomes: Outcomes, loss: float = math.nan, units: Labels | None = None) -> Marks | None:

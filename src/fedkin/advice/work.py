@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from fedkin import codec
 from fedkin.advice.candidates import Shape
-from fedkin.advice.choice import Labels, Marks, Option, losses_of, marks_of, outcomes_of
+from fedkin.advice.choice import Labels, Marks, Option, Values, losses_of, marks_of, outcomes_of, units_of
 from fedkin.analysis.paired import Outcomes
 from fedkin.codec import Params
 from fedkin.engines import Setup
@@ -39,30 +38,12 @@ LATEST = 0.25
 
 
 @dataclass(frozen=True, eq=False)
-class RowFacts:
-    """Facts about a client's samples, in addition to their values.
-
-    person [n]: the person of each training sample, as a number; a person's samples are one unit, never split. None:
-    each sample is independent. when [n]: their times; the latest are held out. None: samples are held out at random.
-    tested: the person of each test sample.
-    """
-
-    person: Labels | None = None
-    when: npt.NDArray[np.float64] | None = None
-    tested: Labels | None = None
-
-
-@dataclass(frozen=True, eq=False)
 class Folds:
-    """One client's folds. fold: the fold of each training sample, [n] from 0; -1 for samples always trained on.
-
-    units [n]: the person of each sample, as `RowFacts.person`.
-    """
+    """One client's folds. fold: the fold of each training sample, [n] from 0; -1 for samples always trained on."""
 
     fold: Labels
     count: int
     by_time: bool = False
-    units: Labels | None = None
 
     @property
     def splits(self) -> int:
@@ -83,19 +64,18 @@ class Folds:
         return np.flatnonzero(self.fold >= 0) if self.by_time else np.flatnonzero(self.fold == split)
 
 
-def folds_of(samples: Samples, task: Task, count: int, name: str, seed: int, rows: RowFacts | None = None) -> Folds:
+def folds_of(samples: Samples, task: Task, count: int, name: str, seed: int, when: Values | None = None) -> Folds:
     """The folds of one client's training samples; for tasks with classes, each class is distributed evenly.
 
-    name: keys the draw; samples with the same name, seed and values have the same folds. If times are known, the share
-    LATEST of the samples is held out, the latest ones; folds are then periods of time.
+    A person's samples are one unit, never split. name: keys the draw; samples with the same name, seed and values have
+    the same folds. when: their times; then the share LATEST of the samples is held out, the latest ones, and folds are
+    periods of time.
     """
-    n = len(samples)
-    rows = rows or RowFacts()
-    if rows.when is not None:
-        return Folds(_latest(rows.when, rows.person, count), count, by_time=True, units=rows.person)
+    unit = samples.units()
+    if when is not None:
+        return Folds(_latest(when, unit, count), count, by_time=True)
     draw = rng(seed, name, "folds")
-    labels = samples.labels().numpy() if task.labels else np.zeros(n, np.int64)
-    unit = np.arange(n) if rows.person is None else _units(rows.person)
+    labels = samples.labels().numpy() if task.labels else np.zeros(len(samples), np.int64)
     units = int(unit.max()) + 1
     # A unit counts as its rarest class: among a patient's samples, the event must be distributed evenly.
     rare = np.bincount(labels, minlength=int(labels.max()) + 1)[labels]
@@ -104,16 +84,12 @@ def folds_of(samples: Samples, task: Task, count: int, name: str, seed: int, row
     sizes = np.bincount(unit, minlength=units)
     shuffled = draw.permutation(units)
     ranked = shuffled[np.lexsort([-sizes[shuffled], labels[first[shuffled]]])]
-    if rows.person is None:
+    if samples.person is None:
         dealt = np.empty(units, np.int64)
         dealt[ranked] = (np.arange(units) + int(draw.integers(count))) % count
-        return Folds(dealt[unit], count)
-    return Folds(_even(ranked, sizes, labels[first], count)[unit], count, units=rows.person)
-
-
-def _units(person: Labels) -> Labels:
-    """Number the persons from 0."""
-    return np.unique(person, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    else:
+        dealt = _even(ranked, sizes, labels[first], count)
+    return Folds(dealt[unit], count)
 
 
 def _even(ranked: Labels, sizes: Labels, kind: Labels, count: int) -> Labels:
@@ -128,10 +104,9 @@ def _even(ranked: Labels, sizes: Labels, kind: Labels, count: int) -> Labels:
     return dealt
 
 
-def _latest(when: npt.NDArray[np.float64], person: Labels | None, count: int) -> Labels:
+def _latest(when: Values, unit: Labels, count: int) -> Labels:
     """Hold out the share LATEST of the samples in `count` periods; a unit has the time of its latest sample."""
     n = len(when)
-    unit = np.arange(n) if person is None else _units(person)
     latest = np.full(n, -np.inf)
     np.maximum.at(latest, unit, when)
     when = latest[unit]
@@ -145,8 +120,6 @@ def _latest(when: npt.NDArray[np.float64], person: Labels | None, count: int) ->
     np.maximum.at(top, unit, fold)
     return top[unit]
 
-
-Values = npt.NDArray[np.float64]
 
 # The outcomes of each client's models, by (number of the rate, split, shape) and id.
 Outputs = dict[tuple[int, int, Shape], dict[str, Values]]
@@ -257,11 +230,12 @@ class Work:
         split = 0 if dealt.by_time else fold
         rows = dealt.validated(split)
         inside = dealt.fold[rows] == fold
-        truth = self.federation[id].train.labels().numpy()[rows][inside] if kind == "risk" else None
+        samples = self.federation[id].train.take(rows[inside])
+        truth = samples.labels().numpy() if kind == "risk" else None
         models = outputs[rate, split, shapes[split]][id]
         values, losses = models[min(model, len(models) - 1)][:, inside]
-        units = None if dealt.units is None else dealt.units[rows][inside]
-        return marks_of(Outcomes(kind, values, truth), float(losses.mean()) if len(losses) else math.nan, units)
+        loss = float(losses.mean()) if len(losses) else math.nan
+        return marks_of(Outcomes(kind, values, truth), loss, units_of(samples))
 
     def _read_or_run(self, path: Path | None, rate: int, parts: Sequence[_Part]) -> dict[str, Values]:
         """Read the outcomes of a run from a file; if there is none, do the run and write them, if it has a path."""
