@@ -353,7 +353,7 @@ def _advice(
     )  # fmt: skip
     return Advice(
         name=federation.name, task=task, clients=clients, candidate=judged.candidate if takes else "local",
-        judged=judged.candidate, shape=used, differs=shape.differs, method=method, rate=rate, own_rate=local_rate,
+        judged=judged.candidate, shape=used, method=method, rate=rate, own_rate=local_rate,
         rates=tuple(work.rates), stable=judged.stable, alone=alone.models, shared=shared.models, net=net,
         models={**alone.models, **{id: shared.models[id] for id in takes}},
     )  # fmt: skip
