@@ -93,9 +93,6 @@ def test_what_others_tell_is_checked() -> None:
             Profile.from_json(text.replace(good, bad))
     with pytest.raises(DataError, match=r"an encoding: kinds\.a: Input should be"):
         Encoding.from_json('{"kinds": {"a": "date"}, "means": {}, "deviations": {}, "values": {}, "flagged": []}')
-    one, other = (profile(pa.table({name: [1.0]}), {name: "number"}) for name in "ab")
-    with pytest.raises(DataError, match="expected the same columns in all; 'a' is in one only"):
-        Profile.merged([one, other])
 
 
 def test_what_is_unknown_at_test_time_has_a_place_of_its_own() -> None:
