@@ -16,8 +16,7 @@ import torch
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from fedkin.data.dataset import Dataset, train_and_test
-from fedkin.data.fetching import missing
-from fedkin.data.sources.base import Source, locate
+from fedkin.data.sources.base import Source, locate, packed_or_not
 from fedkin.errors import ConfigError, DataError, nearest
 from fedkin.federation import Task
 from fedkin.federation.arrays import hold_out
@@ -159,10 +158,7 @@ def read_csv(folder: Path, name: str, columns: Mapping[str, str]) -> dict[str, n
     """
     import pyarrow.csv as pc_csv
 
-    path = next((p for p in (folder / f"{name}.csv", folder / f"{name}.csv.gz") if p.is_file()), None)
-    if path is None:
-        expected = f"expected a table of that name{missing(folder)}"
-        raise DataError(f"{folder / name}.csv: no such file, nor {name}.csv.gz; {expected}")
+    path = packed_or_not(folder / f"{name}.csv", "a table of that name")
     types = {"text": pa.string(), "number": pa.float64(), "id": pa.int64()}
     options = pc_csv.ConvertOptions(
         include_columns=list(columns), column_types={column: types[kind] for column, kind in columns.items()},
