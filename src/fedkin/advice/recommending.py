@@ -171,9 +171,9 @@ def times_of(experiment: Experiment, federation: Federation, data_root: Path) ->
     source = experiment.data
     if not isinstance(source, TableSource) or source.time is None or experiment.scenario.name != "natural":
         return {}
-    table, owner = source.table(data_root)
+    table, reading = source.table(data_root)
     plain = table if source.tokens is None else table.drop_columns([source.tokens])
-    when = numbers(table, source.time)[~columns_of(plain, source.reading(owner)).is_test]
+    when = numbers(table, source.time)[~columns_of(plain, reading).is_test]
     trained = {id: client.train.rows for id, client in federation.items()}
     return {id: when[rows.numpy()] for id, rows in trained.items() if rows is not None}
 

@@ -17,7 +17,7 @@ import torch
 
 import fedkin
 from fedkin.data import federate
-from fedkin.data.sources.tables import Csv, Parquet, ids_of
+from fedkin.data.sources.tables import Csv, Parquet
 from fedkin.data.table_files import read_csv
 from fedkin.errors import ConfigError, DataError
 from fedkin.federation import Federation
@@ -442,7 +442,8 @@ def test_texts_of_one_id_each(tmp_path: Path, kind: str) -> None:
 @pytest.mark.slow
 def test_one_text_that_fills_up_all_others_beyond_the_memory_is_refused() -> None:
     rows = [[1, 2]] * 100_000 + [[1] * 1_000_000]
+    source = Csv(path=Path("t.csv"), target="y", tokens="ids")
     with pytest.raises(DataError, match=r"t\.csv: row 100000: 'ids': has 1,000,000 token ids; filling up 100,001 texts"
                                         r" to that takes 800\.0 GB; set data\.length"):  # fmt: skip
-        ids_of(rows, None, 0, "t.csv", "ids")
-    assert ids_of(rows, 3, 0, "t.csv", "ids")[-2:].tolist() == [[1, 2, 0], [1, 1, 1]]
+        source.ids(rows, "t.csv")
+    assert source.model_copy(update={"length": 3}).ids(rows, "t.csv")[-2:].tolist() == [[1, 2, 0], [1, 1, 1]]
