@@ -60,14 +60,11 @@ def _drawn(members: Sequence[str], seed: int) -> set[Coalition]:
 def coalition_shapes(coalitions: Iterable[Coalition]) -> list[Shape]:
     """Pack coalitions into shapes; those in one shape have no common member."""
     packed: list[list[Coalition]] = []
-    taken: list[Coalition] = []
     for each in coalitions:
-        place = next((place for place, members in enumerate(taken) if not each & members), len(packed))
-        if place == len(packed):
-            packed.append([])
-            taken.append(frozenset())
-        packed[place].append(each)
-        taken[place] |= each
+        beside = next((some for some in packed if all(map(each.isdisjoint, some))), None)
+        if beside is None:
+            packed.append(beside := [])
+        beside.append(each)
     return [Shape(tuple(sorted(tuple(sorted(each)) for each in beside))) for beside in packed]
 
 

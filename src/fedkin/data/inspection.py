@@ -212,18 +212,14 @@ def _column_findings(table: pa.Table, column: _Column) -> Iterator[Finding]:
 
 def _numbers_as_text(column: _Column) -> Iterator[Finding]:
     name, whole = column.name, int(column.often.sum())
-    dated = [number for number, value in enumerate(column.texts) if _DATE.match(value)]
-    if int(column.often[dated].sum()) > _NUMBERS * whole:
-        what = f"are dates, such as {column.texts[dated[0]]!r}, and are read as text: write them as 2026-01-31"
-        yield Finding("text", f"values of column {name!r} {what}", (name,))
-        return
-    dated = [number for number, value in enumerate(column.texts) if _is_iso_date(value)]
-    if int(column.often[dated].sum()) > _NUMBERS * whole:
-        wrong = next((value for value in column.texts if not _is_iso_date(value)), None)
-        how = "make dates of them" if wrong is None else f"{wrong!r} is none: correct it, or leave it empty"
-        what = f"are dates, such as {column.texts[dated[0]]!r}, and are read as text: {how}"
-        yield Finding("text", f"values of column {name!r} {what}", (name,))
-        return
+    wrong = next((value for value in column.texts if not _is_iso_date(value)), None)
+    how = "make dates of them" if wrong is None else f"{wrong!r} is none: correct it, or leave it empty"
+    for is_date, advice in ((_DATE.match, "write them as 2026-01-31"), (_is_iso_date, how)):
+        dated = [number for number, value in enumerate(column.texts) if is_date(value)]
+        if int(column.often[dated].sum()) > _NUMBERS * whole:
+            what = f"are dates, such as {column.texts[dated[0]]!r}, and are read as text: {advice}"
+            yield Finding("text", f"values of column {name!r} {what}", (name,))
+            return
     odd = [number for number, value in enumerate(column.texts) if not is_number_like(value)]
     share = 1 - int(column.often[odd].sum()) / whole
     if share > _NUMBERS and odd:
@@ -425,8 +421,7 @@ def of_numbers(values: Mapping[str, Any]) -> Skew | None:
 
 
 def _furthest(ids: list[str], distance: Any) -> tuple[str, ...]:
-    order = np.lexsort((np.arange(len(ids)), -np.asarray(distance)))
-    return tuple(ids[place] for place in order[:3])
+    return tuple(ids[place] for place in np.argsort(-distance, kind="stable")[:3])
 
 
 # -- more checks -----------------------------------------------------------------------------------------------------
