@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +25,7 @@ MODULE = """
 from typing import Literal
 from fedkin.data.sources.images import Digits
 from fedkin.data.sources.base import Source
+from data_sets import toy
 
 class Family(Source):
     def load(self, root): ...
@@ -77,7 +77,7 @@ def test_locate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert locate(root, Path("~/one")) == here / "one"
 
 
-def test_federate(digits: Dataset, toy: Callable[..., Dataset]) -> None:
+def test_federate(digits: Dataset) -> None:
     by_name = federate("digits", "iid", clients=3, seed=4, data={"seed": 1})
     by_object = federate(Digits(seed=1), Iid(clients=3), seed=4)
     assert list(by_name) == list(by_object)
