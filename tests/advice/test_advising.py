@@ -13,7 +13,7 @@ import torch
 
 import fedkin.advice.work as work
 from advised import BENCH, LONER, QUICK, A, advised, federation, hospitals
-from fedkin.advice import Advice, Plan, advise
+from fedkin.advice import Advice, OfClient, Plan, advise
 from fedkin.advice.advising import _judgeable
 from fedkin.errors import ConfigError, DataError, RunError
 from fedkin.federation import Client, Federation, Samples, Task
@@ -117,6 +117,14 @@ def test_a_group_whose_model_nobody_should_use_is_not_recommended(found: Advice)
     assert said in one.sentence
     assert "cleo and eve train with their group, but use local models (no sure gain)" in one.sentence
     assert one["cleo"].advice.startswith("use a local model: ")
+
+
+@pytest.mark.parametrize(
+    ("partners", "words"),
+    [("a", "train with a"), ("abc", "train with a, b and c"), ("abcdefghi", "train with 9 others")],
+)
+def test_partners_are_named_up_to_eight(partners: str, words: str) -> None:
+    assert OfClient("z", 40, "40 samples", None, tuple(partners), True, None, None, None).advice == words
 
 
 @pytest.mark.slow

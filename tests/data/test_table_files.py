@@ -12,7 +12,7 @@ import pytest
 from pyarrow import parquet
 from pydantic import ValidationError
 
-from fedkin.data.csv_cells import DETECTED, CsvFormat, is_number_like
+from fedkin.data.csv_cells import DETECTED, CsvFormat
 from fedkin.data.table_files import code_like, column_notes, read_csv, read_parquet
 from fedkin.untrusted import Refused
 
@@ -172,12 +172,6 @@ def test_numbers_beside_a_few_texts_stay_texts_and_it_is_said(tmp_path: Path) ->
     table = read(tmp_path, x=["65", "71", "> 89", "80"])
     assert table.column("x").type == pa.string()
     assert "not a number is '> 89' in row 3: data.missing" in column_notes(table)["x"]
-
-
-@pytest.mark.parametrize("text", ["65,2", "1.104", "103 mg/dL", "$5"])
-def test_what_looks_like_a_number(text: str) -> None:
-    assert is_number_like(text)
-    assert not any(map(is_number_like, ("ward 3", "> 89", "")))
 
 
 @pytest.mark.parametrize("quotes", [(20,), (20, 50)])

@@ -6,8 +6,6 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from data_sets import owned, toy
 from fedkin.data import SCENARIOS
@@ -125,17 +123,6 @@ def test_seeds(scenario: Scenario) -> None:
         if scenario.name not in ("natural", "regions") and (split == "train" or not shares_tests(scenario)):
             parts = [list(marks(federation, split).values()) for federation in (first, other)]
             assert parts[0] != parts[1], "other samples for the clients made first, second, ..."
-
-
-@pytest.mark.parametrize(
-    "name", ["iid", "rotated-masked", "classes-per-client", "dirichlet", "shards", "quantity-skew"]
-)
-@given(clients=st.integers(2, 40), seed=st.integers(0, 50))
-def test_ids_are_no_positions(name: str, clients: int, seed: int) -> None:
-    dataset = toy(600, 300)
-    federation = SCENARIOS[name].model_validate({"clients": clients}).build(dataset, seed)
-    assert sorted(federation) == [f"c{number:02d}" for number in range(clients)]
-    assert all(int(id[1:]) != place for place, id in enumerate(federation))
 
 
 @pytest.mark.parametrize("scenario", CASES, ids=case_name)

@@ -270,15 +270,6 @@ def test_ids_of_clients_in_parquet_stay_as_they_are_stored(tmp_path: Path) -> No
     assert sorted(read("parquet", tmp_path / "whole.parquet", client="site")) == ["12", "7"]
 
 
-@pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_ids_of_clients_are_the_names_of_files_as_they_are(tmp_path: Path, kind: str) -> None:
-    text = pd.read_csv(io.StringIO(_PADDED), dtype={"site": str})
-    for site, own in text.groupby("site"):
-        getattr(own.drop(columns="site"), f"to_{kind}")(tmp_path / f"{site}.{kind}", index=False)
-    assert {path.name for path in tmp_path.iterdir()} == {f"01.{kind}", f"1.{kind}"}
-    assert sorted(read(kind, tmp_path)) == ["01", "1"]
-
-
 @pytest.mark.parametrize("value", ["{row}.5", "2026-01-0{row}"])
 def test_a_column_of_measures_or_dates_is_still_no_column_of_clients(tmp_path: Path, value: str) -> None:
     lines = [f"{value.format(row=row)},{row},{row % 2}" for row in range(1, 9)]
