@@ -53,19 +53,11 @@ class Part:
         order = np.argsort(labels, kind="stable")
         return np.split(order, np.searchsorted(labels[order], np.arange(1, classes)))
 
-
-def train_and_test(
-    x: Tensor, y: Tensor, is_test: npt.NDArray[np.bool_], client: Names | None = None, group: Names | None = None,
-    person: Ints | None = None,
-) -> tuple[Part, Part]:  # fmt: skip
-    """Return (training part, held-out part); is_test: [N] True for held-out samples."""
-    train, test = (
-        Part(
-            x[rows], y[rows], None if client is None else client[rows], None if group is None else group[rows],
-            None if person is None else person[rows],
-        ) for rows in (~is_test, is_test)
-    )  # fmt: skip
-    return train, test
+    def split(self, is_test: npt.NDArray[np.bool_]) -> tuple[Part, Part]:
+        """Return (training part, held-out part); is_test: [N] True for held-out samples."""
+        known = {name: values for name, values in vars(self).items() if values is not None}
+        train, test = (Part(**{name: values[rows] for name, values in known.items()}) for rows in (~is_test, is_test))
+        return train, test
 
 
 @dataclass(frozen=True)

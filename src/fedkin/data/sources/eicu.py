@@ -15,7 +15,7 @@ import pyarrow as pa
 import torch
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
-from fedkin.data.dataset import Dataset, train_and_test
+from fedkin.data.dataset import Dataset, Part
 from fedkin.data.sources.base import Source, locate, packed_or_not
 from fedkin.errors import ConfigError, DataError, nearest
 from fedkin.federation import Task
@@ -81,8 +81,8 @@ class EicuDemo(Source):
                 raise ConfigError(f"data.unseen: no region {region!r}; {nearest(region, regions)}")
         if set(self.unseen) == set(regions):
             raise ConfigError("data.unseen: these are all regions; leave at least one region to train")
-        test = hold_out_people(stays["hospital"], stays["person"], self.test_fraction, self.seed)
-        fit = ~test & ~np.isin(stays["region"], self.unseen)
+        held = hold_out_people(stays["hospital"], stays["person"], self.test_fraction, self.seed)
+        fit = ~held & ~np.isin(stays["region"], self.unseen)
         values = np.concatenate([_values_of_stays(table, stays["id"]) for table in apache], axis=1)
         flags = [
             _has(ids, names, stays["id"], fit, self.min_count)
@@ -91,8 +91,8 @@ class EicuDemo(Source):
         x = np.concatenate([with_missing(values, fit, self.min_count), *flags], axis=1).astype(np.float32)
         y = stays["died"].astype(np.int64)
 
-        parts = train_and_test(torch.from_numpy(x), torch.from_numpy(y), test, stays["hospital"], stays["region"])
-        return Dataset(self.source, *parts, Task(2, (x.shape[1],), "risk"), unseen=self.unseen)
+        train, test = Part(torch.from_numpy(x), torch.from_numpy(y), stays["hospital"], stays["region"]).split(held)
+        return Dataset(self.source, train, test, Task(2, (x.shape[1],), "risk"), unseen=self.unseen)
 
 
 def _stays(folder: Path, ids: Ids) -> dict[str, npt.NDArray[Any]]:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from pydantic import Field, NonNegativeInt
 
-from fedkin.data.dataset import SPLITS, Dataset, Part, train_and_test
+from fedkin.data.dataset import SPLITS, Dataset, Part
 from fedkin.data.sources.base import Published, Source, check_labels, need_file, need_folder, packed_or_not
 from fedkin.errors import DataError
 from fedkin.federation import Scale, Task
@@ -46,7 +46,7 @@ class Digits(Source):
         x, y = load_digits(return_X_y=True)
         is_test = hold_out(y.astype(np.str_), self.test_fraction, self.seed)
         images = torch.from_numpy(x.astype(np.uint8).reshape(-1, 1, 8, 8))
-        train, test = train_and_test(images, torch.from_numpy(y.astype(np.int64)), is_test)
+        train, test = Part(images, torch.from_numpy(y.astype(np.int64))).split(is_test)
         return Dataset("digits", train, test, Task(10, (1, 8, 8)), Scale(divide=16.0))
 
 
@@ -153,7 +153,7 @@ class Qmnist(Published):
         if self.split == "writers":
             is_test = hold_out(writers, self.test_fraction, self.seed)
         x, y = (torch.cat([getattr(part, name) for part in both]) for name in ("x", "y"))
-        train, test = train_and_test(x, y, is_test, writers)
+        train, test = Part(x, y, writers).split(is_test)
         return Dataset("qmnist", train, test, digits.task, digits.scale)
 
 
@@ -255,7 +255,7 @@ class Femnist(Published):
             train, test = (Part(*_of_leaf(folder / name)) for name in SPLITS)
         else:
             x, y, writers = _of_leaf(folder / "all_data" if (folder / "all_data").is_dir() else folder)
-            train, test = train_and_test(x, y, hold_out(writers, self.test_fraction, self.seed), writers)
+            train, test = Part(x, y, writers).split(hold_out(writers, self.test_fraction, self.seed))
         return Dataset("femnist", train, test, Task(_WRITTEN, (1, 28, 28)), Scale())
 
 

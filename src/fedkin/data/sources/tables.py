@@ -17,7 +17,7 @@ import torch
 from pydantic import NonNegativeInt, PositiveInt
 
 from fedkin.data.csv_cells import CsvFormat
-from fedkin.data.dataset import Dataset, train_and_test
+from fedkin.data.dataset import Dataset, Part
 from fedkin.data.fetching import ROOTED
 from fedkin.data.sources.base import Source, locate
 from fedkin.data.table_files import code_like, column_notes, read_csv, read_folder, read_parquet
@@ -231,8 +231,7 @@ def _dataset(
         how = "a client needs two rows, or two persons if data.person names them"
         _LOG.warning("%s: %d of %d clients have no test rows: %s; %s", where, len(untested), len(columns.rows),
                      first_few(untested), how)  # fmt: skip
-    targets = torch.from_numpy(y)
-    train, test = train_and_test(x, targets, columns.is_test, columns.client, columns.group, columns.person)
+    train, test = Part(x, torch.from_numpy(y), columns.client, columns.group, columns.person).split(columns.is_test)
     return Dataset(Path(where).name.split(".")[0], train, test, target.task(*x.shape[1:]), target=target)
 
 
