@@ -18,7 +18,6 @@ from fedkin.advice.choice import (
     SURELY,
     Estimate,
     Judged,
-    Labels,
     Marks,
     Option,
     Trials,
@@ -31,6 +30,7 @@ from fedkin.advice.choice import (
 from fedkin.advice.work import folds_of
 from fedkin.analysis.paired import Outcomes, difference
 from fedkin.federation import Samples, Task
+from fedkin.federation.arrays import Ints
 from fedkin.learning.metrics import roc_auc
 from fedkin.tasks import Kind
 from support import present
@@ -76,7 +76,7 @@ def test_equal_rows_of_a_person_count_once(kind: Kind) -> None:
     labels = np.arange(40) % 2
     values = rng.integers(0, 2, (2, 2, 40)).astype(np.float64)  # [models, folds, samples]
 
-    def gain(rows: Labels, units: Labels | None) -> Estimate:
+    def gain(rows: Ints, units: Ints | None) -> Estimate:
         marks = [
             [present(marks_of(Outcomes(kind, each[rows], labels[rows] if kind == "risk" else None), units=units))
              for each in folds]

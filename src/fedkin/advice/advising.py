@@ -17,7 +17,6 @@ from fedkin.advice.choice import (
     Marks,
     Option,
     Trials,
-    Values,
     difference_of,
     enough_for_verdict,
     outcomes_of,
@@ -29,6 +28,7 @@ from fedkin.advice.work import LATEST, Bench, Folds, Outputs, Work, folds_of, me
 from fedkin.analysis.paired import Difference
 from fedkin.errors import ConfigError, DataError, RunError
 from fedkin.federation import Federation
+from fedkin.federation.arrays import Floats
 from fedkin.federation.samples import hash_of
 from fedkin.learning.sgd import infer
 from fedkin.methods.blocks.pulled_head import SHARED
@@ -58,7 +58,7 @@ def advise(
     bench: Bench,
     plan: Plan | None = None,
     *,
-    times: Mapping[str, Values] | None = None,
+    times: Mapping[str, Floats] | None = None,
     folder: Path | None = None,
     progress: Progress = lambda step, done, total: None,
     goes_on: Callable[[int], bool] = lambda rate: True,
@@ -135,7 +135,7 @@ class _Judgeable:
         return Federation(clients, federation.task, federation.name)
 
 
-def _judgeable(federation: Federation, plan: Plan, seed: int, times: Mapping[str, Values]) -> _Judgeable:
+def _judgeable(federation: Federation, plan: Plan, seed: int, times: Mapping[str, Floats]) -> _Judgeable:
     ids, folds, unknown, all_has = dict[str, str](), dict[str, Folds](), dict[str, str](), dict[str, str]()
     for id in federation.seen:
         client = federation[id]

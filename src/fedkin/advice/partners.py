@@ -16,16 +16,15 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
-import numpy.typing as npt
 
 from fedkin.advice.candidates import Shape
 from fedkin.advice.choice import INFLATED, LEVEL, Estimate, Marks, gain_over
 from fedkin.analysis.intervals import normal
+from fedkin.federation.arrays import Floats
 from fedkin.keys import rng
 
 EXACT, ORDERS, MOST = 10, 12, 40
 
-Array = npt.NDArray[np.float64]
 Coalition = frozenset[str]
 
 
@@ -174,7 +173,7 @@ class _Folds:
         assert gain is not None
         return Estimate(gain.value, INFLATED * gain.variance + (self._drawn(by_size) if drawn else 0.0))
 
-    def _sum(self, weights: Array) -> Estimate | None:
+    def _sum(self, weights: Floats) -> Estimate | None:
         """The mean over samples of the models' weighted sum, and its variance; None if not determined."""
         sums = [
             Marks(self.kind, tuple(weights @ side for side in sides), units=units)

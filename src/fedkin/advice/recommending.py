@@ -13,13 +13,14 @@ import tomli_w
 
 from fedkin.advice.advising import PLAN_FILE, Plan, Progress, advise, check
 from fedkin.advice.candidates import HEADS, Shape, shapes_of
-from fedkin.advice.choice import Values, enough_for_verdict
+from fedkin.advice.choice import enough_for_verdict
 from fedkin.advice.partners import MOST
 from fedkin.advice.result import Advice
 from fedkin.advice.work import Bench, method_of, trained
 from fedkin.data.sources.tables import TableSource
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation
+from fedkin.federation.arrays import Floats
 from fedkin.federation.table_columns import columns_of
 from fedkin.federation.table_values import numbers
 from fedkin.learning.models import MODELS
@@ -166,7 +167,7 @@ def recommend(
     return advice
 
 
-def times_of(experiment: Experiment, federation: Federation, data_root: Path) -> Mapping[str, Values]:
+def times_of(experiment: Experiment, federation: Federation, data_root: Path) -> Mapping[str, Floats]:
     """The times of each client's training samples, if these are rows of its own in a table with a column of times."""
     source = experiment.data
     if not isinstance(source, TableSource) or source.time is None or experiment.scenario.name != "natural":

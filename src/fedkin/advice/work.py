@@ -13,12 +13,13 @@ import torch
 
 from fedkin import codec
 from fedkin.advice.candidates import Shape
-from fedkin.advice.choice import Labels, Marks, Option, Values, losses_of, marks_of, outcomes_of, units_of
+from fedkin.advice.choice import Marks, Option, losses_of, marks_of, outcomes_of, units_of
 from fedkin.analysis.paired import Outcomes
 from fedkin.codec import Params
 from fedkin.engines import Setup
 from fedkin.errors import MethodError, RunError
 from fedkin.federation import Client, Federation, Samples, Task
+from fedkin.federation.arrays import Floats, Ints
 from fedkin.folders import make_durable
 from fedkin.keys import rng
 from fedkin.learning.models import Model
@@ -41,7 +42,7 @@ LATEST = 0.25
 class Folds:
     """One client's folds. fold: the fold of each training sample, [n] from 0; -1 for samples always trained on."""
 
-    fold: Labels
+    fold: Ints
     count: int
     by_time: bool = False
 
@@ -55,16 +56,16 @@ class Folds:
         """The share of the samples that a model is trained on."""
         return float((self.fold < 0).mean()) if self.by_time else 1 - 1 / self.count
 
-    def trained(self, split: int) -> Labels:
+    def trained(self, split: int) -> Ints:
         """Rows that train the model of this split."""
         return np.flatnonzero(self.fold < 0) if self.by_time else np.flatnonzero(self.fold != split)
 
-    def validated(self, split: int) -> Labels:
+    def validated(self, split: int) -> Ints:
         """Rows that validate the model of this split."""
         return np.flatnonzero(self.fold >= 0) if self.by_time else np.flatnonzero(self.fold == split)
 
 
-def folds_of(samples: Samples, task: Task, count: int, name: str, seed: int, when: Values | None = None) -> Folds:
+def folds_of(samples: Samples, task: Task, count: int, name: str, seed: int, when: Floats | None = None) -> Folds:
     """The folds of one client's training samples; for tasks with classes, each class is distributed evenly.
 
     A person's samples are one unit, never split. name: keys the draw; samples with the same name, seed and values have
@@ -92,10 +93,10 @@ def folds_of(samples: Samples, task: Task, count: int, name: str, seed: int, whe
     return Folds(dealt[unit], count)
 
 
-def _even(ranked: Labels, sizes: Labels, kind: Labels, count: int) -> Labels:
+def _even(ranked: Ints, sizes: Ints, kind: Ints, count: int) -> Ints:
     """Assign units of different sizes in turn to the fold with fewest samples of their class, then of all classes."""
     dealt = np.empty(len(sizes), np.int64)
-    of_class: Mapping[int, Labels] = {int(value): np.zeros(count, np.int64) for value in np.unique(kind)}
+    of_class: Mapping[int, Ints] = {int(value): np.zeros(count, np.int64) for value in np.unique(kind)}
     totals = np.zeros(count, np.int64)
     for unit in ranked:
         counts = of_class[int(kind[unit])]
@@ -104,7 +105,7 @@ def _even(ranked: Labels, sizes: Labels, kind: Labels, count: int) -> Labels:
     return dealt
 
 
-def _latest(when: Values, unit: Labels, count: int) -> Labels:
+def _latest(when: Floats, unit: Ints, count: int) -> Ints:
     """Hold out the share LATEST of the samples in `count` periods; a unit has the time of its latest sample."""
     n = len(when)
     latest = np.full(n, -np.inf)
@@ -122,7 +123,7 @@ def _latest(when: Values, unit: Labels, count: int) -> Labels:
 
 
 # The outcomes of each client's models, by (number of the rate, split, shape) and id.
-Outputs = dict[tuple[int, int, Shape], dict[str, Values]]
+Outputs = dict[tuple[int, int, Shape], dict[str, Floats]]
 # Clients in one run: a larger number uses the processor better; with a smaller number, a stop loses less work.
 _TOGETHER = 400
 
@@ -237,7 +238,7 @@ class Work:
         loss = float(losses.mean()) if len(losses) else math.nan
         return marks_of(Outcomes(kind, values, truth), loss, units_of(samples))
 
-    def _read_or_run(self, path: Path | None, rate: int, parts: Sequence[_Part]) -> dict[str, Values]:
+    def _read_or_run(self, path: Path | None, rate: int, parts: Sequence[_Part]) -> dict[str, Floats]:
         """Read the outcomes of a run from a file; if there is none, do the run and write them, if it has a path."""
         if path is not None and path.exists():
             return _read(path)
@@ -246,7 +247,7 @@ class Work:
             _write(path, outcomes)
         return outcomes
 
-    def _run(self, rate: int, parts: Sequence[_Part]) -> dict[str, Values]:
+    def _run(self, rate: int, parts: Sequence[_Part]) -> dict[str, Floats]:
         """Train these parts in one run; returns the outcomes of their models, by "place of the part/id"."""
         clients: list[Client] = []
         # They are contiguous in memory, because batches are drawn from them many times.
@@ -274,7 +275,7 @@ class Work:
                 outcomes[f"{place}/{id}"] = self._outcomes(net, module, params, train, test)
         return outcomes
 
-    def _outcomes(self, net: Net, module: BodyHead, params: Params, train: Samples | None, test: Samples) -> Values:
+    def _outcomes(self, net: Net, module: BodyHead, params: Params, train: Samples | None, test: Samples) -> Floats:
         """[models, 2, samples]: outcomes and losses; train: samples to fit a client's own heads to (None: no heads)."""
         if not len(test):
             return np.empty((1, 2, 0))
@@ -310,12 +311,12 @@ def trained(method: Given, federation: Federation, bench: Bench, rate: float) ->
     return net, execute(setup, run, name="advice", scenario=federation.name)
 
 
-def _write(path: Path, outcomes: Mapping[str, Values]) -> None:
+def _write(path: Path, outcomes: Mapping[str, Floats]) -> None:
     make_durable(path.parent)
     write_bytes(path, codec.encode({name: torch.from_numpy(np.array(values)) for name, values in outcomes.items()}))
 
 
-def _read(path: Path) -> dict[str, Values]:
+def _read(path: Path) -> dict[str, Floats]:
     try:
         return {name: tensor.numpy() for name, tensor in codec.decode(path.read_bytes()).items()}
     except MethodError as error:

@@ -22,6 +22,7 @@ from fedkin.untrusted import error_text
 Names = npt.NDArray[np.str_]
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
 
 
 def clients_of(
