@@ -11,12 +11,12 @@ from typing import Any
 
 import tomli_w
 
-from fedkin.advice.advising import PLAN_FILE, Plan, Progress, advise, check
+from fedkin.advice.advising import PLAN_FILE, Plan, advise, check
 from fedkin.advice.candidates import HEADS, Shape, shapes_of
 from fedkin.advice.choice import enough_for_verdict
 from fedkin.advice.partners import MOST
 from fedkin.advice.result import Advice
-from fedkin.advice.work import Bench, method_of, trained
+from fedkin.advice.work import Bench, Progress, method_of, trained
 from fedkin.data.sources.tables import TableSource
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation

@@ -122,6 +122,8 @@ def _latest(when: Floats, unit: Ints, count: int) -> Ints:
     return top[unit]
 
 
+# Called with a step in words, the number of its parts that are done, and of all.
+Progress = Callable[[str, int, int], None]
 # The outcomes of each client's models, by (number of the rate, split, shape) and id.
 Outputs = dict[tuple[int, int, Shape], dict[str, Floats]]
 # Clients in one run: a larger number uses the processor better; with a smaller number, a stop loses less work.
@@ -169,6 +171,7 @@ class Work:
     """All runs of an advice: every shape of every split is trained with every learning rate.
 
     shapes: for each split {shape to train: whether clients that share a model also get own heads, of each strength}.
+    folder: where the outcomes of finished runs are, if they are stored.
     own_bodies: for each split the only shape to train, whose clients then get own bodies (empty: all shapes).
     """
 
@@ -177,6 +180,8 @@ class Work:
     shapes: Sequence[Mapping[Shape, bool]]
     rates: Sequence[float]
     bench: Bench
+    progress: Progress
+    folder: Path | None
     strengths: Sequence[Strength] = ()
     own_bodies: Sequence[Shape] = ()
 
@@ -190,35 +195,31 @@ class Work:
         size = max(1, _TOGETHER // len(self.federation))
         return [parts[start : start + size] for start in range(0, len(parts), size)]
 
-    def run_all(
-        self,
-        folder: Path | None,
-        progress: Callable[[int, int], None],
-        goes_on: Callable[[int], bool] = lambda rate: True,
-    ) -> Outputs:
+    def run_all(self, step: str, place: str, goes_on: Callable[[int], bool] = lambda rate: True) -> Outputs:
         """Do all runs; returns {(rate, split, shape): {id: outcomes of its models on held-out samples}}.
 
         Outcomes are [models, 2, samples], with losses: of the shared model, and with heads one more model per strength.
-        Finished runs in `folder` are read. progress(runs done, runs in all) is called before each run, and at the end;
-        goes_on(rate) before the first rate and before each rate not yet in `folder`: if False, this and later rates are
-        left out.
+        Finished runs in `folder`/`place` are read. The progress of this step is told before each run, and at the end;
+        goes_on(rate) is called before the first rate and before each rate not yet there: if False, this and later rates
+        are left out.
         """
         outputs: Outputs = {}
         runs = self._parts_by_run()
         total = len(self.rates) * len(runs)
         for rate in range(len(self.rates)):
             numbers = range(rate * len(runs), (rate + 1) * len(runs))
-            paths = [None if folder is None else folder / f"run-{number}.safetensors" for number in numbers]
+            names = [f"{place}/run-{number}.safetensors" for number in numbers]
+            paths = [None if self.folder is None else self.folder / name for name in names]
             # Finished runs are read even without time for further ones.
             finished = rate > 0 and all(path is not None and path.exists() for path in paths)
             if not finished and not goes_on(rate):
                 break
             for number, path, parts in zip(numbers, paths, runs, strict=True):
-                progress(number, total)
+                self.progress(step, number, total)
                 outcomes = self._read_or_run(path, rate, parts)
-                for place, part in enumerate(parts):
-                    outputs[rate, part.split, part.shape] = {id: outcomes[f"{place}/{id}"] for id in self.federation}
-        progress(total, total)
+                for at, part in enumerate(parts):
+                    outputs[rate, part.split, part.shape] = {id: outcomes[f"{at}/{id}"] for id in self.federation}
+        self.progress(step, total, total)
         return outputs
 
     def marks(self, outputs: Outputs, option: Option, shapes: Sequence[Shape], id: str, fold: int) -> Marks | None:

@@ -153,11 +153,11 @@ def profile(table: pa.Table, kinds: Mapping[str, Column]) -> Profile:
 
 
 def profiles_of(columns: Columns, table: pa.Table, kinds: Mapping[str, Column], where: str) -> list[Profile]:
-    """The profile of each client's training rows in these columns."""
+    """The profile of each client's training rows in these columns of a table with the same rows."""
     profiles = []
-    for id, rows in columns.training(table).items():
+    for id, rows in columns.rows.items():
         try:
-            profiles.append(profile(rows, kinds))
+            profiles.append(profile(table.take(rows[~columns.is_test[rows]]), kinds))
         except DataError as error:
             raise DataError(f"{where}: client {id!r}: {error}") from None
     return profiles
