@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -85,19 +86,17 @@ def test_federate(digits: Dataset) -> None:
     assert federate(digits, "iid", clients=3).name == "digits-iid"
 
 
-def test_federate_refuses(digits: Dataset) -> None:
-    with pytest.raises(ConfigError, match="source: no 'digit'; did you mean 'digits'"):
-        federate("digit", "iid")
-    with pytest.raises(ConfigError, match="scenario: no 'idd'"):
-        federate("digits", "idd")
-    with pytest.raises(ConfigError, match=r"scenario\.client: no such setting; did you mean 'clients'"):
-        federate(digits, "iid", client=3)
-    with pytest.raises(ConfigError, match=r"data\.path: no such setting"):
-        federate("digits", "iid", data={"path": "x"})
-    with pytest.raises(ConfigError, match="clients: set these on the scenario that you passed"):
-        federate(digits, Iid(), clients=3)
-    with pytest.raises(ConfigError, match="data: set 'seed' on the source that you passed"):
-        federate(digits, "iid", data={"seed": 3})
+@pytest.mark.parametrize(("source", "scenario", "settings", "said"), [
+    ("digit", "iid", {}, "source: no 'digit'; did you mean 'digits'"),
+    ("digits", "idd", {}, "scenario: no 'idd'"),
+    ("digits", "iid", {"client": 3}, r"scenario\.client: no such setting; did you mean 'clients'"),
+    ("digits", "iid", {"data": {"path": "x"}}, r"data\.path: no such setting"),
+    ("digits", Iid(), {"clients": 3}, "clients: set these on the scenario that you passed"),
+    (Digits(), "iid", {"data": {"seed": 3}}, "data: set 'seed' on the source that you passed"),
+])  # fmt: skip
+def test_federate_refuses(source: Any, scenario: Any, settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        federate(source, scenario, **settings)
 
 
 # -- Dataset and Part, and the ids of clients ----------------------------------------------------------------------

@@ -150,7 +150,8 @@ def test_a_year_of_fewer_than_four_digits_is_refused(tmp_path: Path, dates: str,
 @pytest.mark.parametrize(
     ("values", "kept"),
     [
-        (["1E2", "100", "2E1", "20"], True), (["1.50", "1.5"], True), (["007", "7"], True), (["+5", "5"], True),
+        (["1E2", "100", "2E1", "20"], True), (["1.50", "1.5"], True), (["250.0", "250.00"], True),
+        (["038.9", "38.9"], True), (["007", "7", "7.0", "7.25"], True), (["007", "7"], True), (["+5", "5"], True),
         (["1", "true"], True), (["0x10", "0x1F"], True), (["7.0", "7"], False), (["True", "false"], False),
         (["-0.25", "1000000"], False), (["1.5", ""], False),
     ],

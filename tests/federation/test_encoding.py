@@ -122,11 +122,3 @@ def test_dates_are_days_and_everything_else_numbers(values: Any, days: float) ->
     whole = pa.table({"v": values})
     assert kinds_of(whole) == {"v": "number"}
     np.testing.assert_allclose(numbers(whole, "v"), [days, np.nan])
-
-
-def test_numbers_can_be_categories_and_gaps_do_not_change_their_names() -> None:
-    whole = pa.table({"code": pa.array([3.0, 3.0, None, 4.0])})
-    kinds = kinds_of(whole, ["code"])
-    assert Encoding.of([profile(whole, kinds)], kinds, least=1).names == (
-        "code=3", "code=4", "code=(other)", "code=(missing)",
-    )  # fmt: skip

@@ -133,14 +133,6 @@ def test_a_fault_after_many_blocks_is_named(tmp_path: Path, end: bytes, said: st
         assert read_csv(path).num_rows == 159_999
 
 
-def test_a_packed_file_that_is_cut_short_is_refused(written: Path) -> None:
-    whole = (written / "all.csv.gz").read_bytes()
-    for damaged in (whole[:3], whole[:12], whole[:40], whole[:-9], whole[:30] + b"\xff" * 40):
-        (written / "cut.csv.gz").write_bytes(damaged)
-        with pytest.raises(DataError, match=r"cut.csv.gz: cannot be read as a table"):
-            read("csv", written / "cut.csv.gz", client="site")
-
-
 def test_files_of_a_folder_must_go_together(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no \.csv or \.csv\.gz in it"):
         read("csv", tmp_path)
@@ -236,18 +228,6 @@ def test_categories_with_leading_zeros_stay_as_they_are_written(tmp_path: Path) 
         own.to_csv(tmp_path / "each" / f"h{code}.csv", index=False)
     apart = read("csv", tmp_path / "each", **{**given, "client": None})
     assert present(apart.encoding).names[:2] == ("code=007", "code=7")
-
-
-@pytest.mark.parametrize("codes", [("038.9", "38.9", "250.0", "250.00"), ("007", "7", "7.0", "7.25"), ("1.50", "1.5")])
-def test_codes_with_decimals_stay_as_they_are_written(tmp_path: Path, codes: tuple[str, ...]) -> None:
-    lines = [f"{'ab'[row % 2]},{code},{row % 7}.25,{row % 3}" for code in codes for row in range(24)]
-    (tmp_path / "one.csv").write_text("\n".join(["site,code,x,died", *lines]) + "\n")
-    found = read("csv", tmp_path / "one.csv", client="site", categories=["code", "x"], least=1)
-    names = present(found.encoding).names
-    kept = [name.removeprefix("code=") for name in names if name.startswith("code=")]
-    assert kept == [*sorted(codes), "(other)"]
-    # Numbers that nobody wrote in two ways are those that they were.
-    assert "x=0.25" in names
 
 
 def test_numbers_with_gaps_and_those_that_pandas_writes_are_the_categories_of_the_frame(tmp_path: Path) -> None:
