@@ -28,7 +28,7 @@ import pyarrow as pa
 import torch
 from pyarrow.csv import write_csv
 
-from fedkin.advice import Advice, Bench, Plan, RowFacts, advise
+from fedkin.advice import Advice, Bench, Plan, advise
 from fedkin.advice.recommending import recommend
 from fedkin.cli.commands import app as command
 from fedkin.federation import Client, Federation, Samples, Task
@@ -142,9 +142,8 @@ def one(seed: int, kind: str = "risk", keep: Path | None = None) -> dict[str, An
     begun = time.process_time()
     federation, made = hospitals(seed, "regression" if kind == "regression" else "risk")
     # Samples do not change with time: this tests how holding out the latest ones affects the intervals.
-    late = {id: RowFacts(when=np.arange(client.size, dtype=float)) for id, client in federation.items()}
-    rows = late if kind == "time" else None
-    found = advise(federation, Bench(BENCH.model, BENCH.training, BENCH.run, seed), PLAN, rows=rows, folder=keep)
+    times = {id: np.arange(client.size, dtype=float) for id, client in federation.items()} if kind == "time" else None
+    found = advise(federation, Bench(BENCH.model, BENCH.training, BENCH.run, seed), PLAN, times=times, folder=keep)
     spent = time.process_time() - begun
     told = {id: hospital.group for id, hospital in made.items()}
     rng = np.random.default_rng([7, seed])

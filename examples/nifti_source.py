@@ -20,7 +20,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedkin.data.dataset import Dataset, train_and_test
+from fedkin.data.dataset import Dataset, Part
 from fedkin.data.sources.base import Source, locate, need_folder
 from fedkin.errors import ConfigError, DataError
 from fedkin.federation import Task
@@ -66,7 +66,7 @@ class Nifti(Source):
         slices = [self._slices(folder) for folder in subjects]
         count = [len(y) for _, y in slices]
         x, y = torch.cat([x for x, _ in slices]), torch.cat([y for _, y in slices])
-        train, test = train_and_test(x, y, np.repeat(held, count), np.repeat(owner, count))
+        train, test = Part(x, y, np.repeat(owner, count)).split(np.repeat(held, count))
         classes = 2 if self.whole else len(self.values)
         task = Task(classes, (len(self.channels), self.size, self.size), "segmentation")
         return Dataset(place.name, train, test, task)

@@ -13,15 +13,13 @@ import torch
 
 import fedkin.advice.work as work
 from advised import BENCH, LONER, QUICK, A, advised, federation, hospitals
-from fedkin.advice import Advice, Plan, advise
+from fedkin.advice import Advice, OfClient, Plan, advise
 from fedkin.advice.advising import _judgeable
-from fedkin.advice.recommending import rows_of
-from fedkin.advice.work import RowFacts
 from fedkin.errors import ConfigError, DataError, RunError
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.running.api import run
 from fedkin.running.experiment import Experiment
-from support import present
+from support import changed, present
 from tiny import TABLE
 
 
@@ -57,8 +55,7 @@ def test_no_verdict_on_a_client_with_two_events(found: Advice) -> None:
 
 
 def test_with_times_it_says_which_events_were_counted(made: Federation) -> None:
-    rows = {id: RowFacts(when=np.arange(made[id].size, dtype=float)) for id in made}
-    judgeable = _judgeable(made, Plan(), 0, rows)
+    judgeable = _judgeable(made, Plan(), 0, {id: np.arange(made[id].size, dtype=float) for id in made})
     assert "hal" not in judgeable.ids.values()
     assert re.fullmatch(r"[012] events? in the latest 25% of its rows", judgeable.unknown["hal"])
 
@@ -82,9 +79,8 @@ def test_test_samples_change_nothing_but_the_test_figures(made: Federation, foun
 
 def test_one_client_is_refused_before_its_samples_are_read(made: Federation) -> None:
     one = Federation([next(iter(made.values()))], made.task)
-    rows = {id: RowFacts(person=np.arange(1)) for id in one}
     with pytest.raises(DataError, match="advice compares clients, and here is only ann; expected at least 2"):
-        advise(one, BENCH, QUICK, rows=rows)
+        advise(one, BENCH, QUICK, times={"ann": np.arange(1.0)})
 
 
 def test_neither_names_nor_a_client_with_too_few_events_change_anything(made: Federation, found: Advice) -> None:
@@ -121,6 +117,14 @@ def test_a_group_whose_model_nobody_should_use_is_not_recommended(found: Advice)
     assert said in one.sentence
     assert "cleo and eve train with their group, but use local models (no sure gain)" in one.sentence
     assert one["cleo"].advice.startswith("use a local model: ")
+
+
+@pytest.mark.parametrize(
+    ("partners", "words"),
+    [("a", "train with a"), ("abc", "train with a, b and c"), ("abcdefghi", "train with 9 others")],
+)
+def test_partners_are_named_up_to_eight(partners: str, words: str) -> None:
+    assert OfClient("z", 40, "40 samples", None, tuple(partners), True, None, None, None).advice == words
 
 
 @pytest.mark.slow
@@ -206,34 +210,41 @@ def test_without_enough_events_there_is_no_advice() -> None:
         advised(federation({"a": (A, 90), "b": (A, 60)}, few=["b"]))
 
 
+def of_persons(made: Federation, **persons: Any) -> Federation:
+    """The federation with the person of each training sample of these clients."""
+    for id, person in persons.items():
+        made = changed(made, id, train=replace(made[id].train, person=torch.from_numpy(person)))
+    return made
+
+
 def test_a_client_without_advice_lacks_samples_or_persons() -> None:
     one, two = federation({"a": (A, 90), "b": (A, 1)}), federation({"a": (A, 90), "b": (A, 60)})
     assert re.fullmatch(r"[01] (non-)?events?", _judgeable(one, Plan(folds=3), 0, {}).unknown["b"])
-    rows = {"b": RowFacts(np.arange(60) // 10)}
-    assert re.fullmatch(r"\d persons? with(out)? an event", _judgeable(two, Plan(folds=3), 0, rows).unknown["b"])
+    two = of_persons(two, b=np.arange(60) // 10)
+    assert re.fullmatch(r"\d persons? with(out)? an event", _judgeable(two, Plan(folds=3), 0, {}).unknown["b"])
     classes = federation({"a": (A, 90), "b": (A, 60)}, "classification")
     # Some rows of the earliest person are among the latest 25 %, so none is left to train on.
-    rows = {"b": RowFacts(np.maximum(np.arange(60) - 52, 0), np.arange(60.0))}
-    found = _judgeable(classes, Plan(folds=3), 0, rows)
+    classes = of_persons(classes, b=np.maximum(np.arange(60) - 52, 0))
+    found = _judgeable(classes, Plan(folds=3), 0, {"b": np.arange(60.0)})
     assert found.unknown == {"b": "too few persons"}
     assert found.has == {"a": "90 samples", "b": "8 persons"}
 
 
 def test_intervals_count_persons() -> None:
-    rng = np.random.default_rng(0)
-    clients = []
-    for id in "abcd":
-        x, y = rng.normal(size=(40, 4)).astype(np.float32), rng.permutation(40) % 2
-        rows = np.repeat(np.arange(40), 8)
-        samples = Samples(torch.from_numpy(x[rows]), torch.from_numpy(y[rows]))
-        clients.append(Client(id, samples, samples))
-    made = Federation(clients, Task(2, (4,), "risk"), "flips")
-    by_person, by_row = (
-        advise(made, BENCH, QUICK, rows={id: RowFacts(each, tested=each) for id in made})
-        for each in (rows, np.arange(320))
-    )
+    rows = np.repeat(np.arange(40), 8)
+
+    def flips(person: Any) -> Federation:
+        rng = np.random.default_rng(0)
+        clients = []
+        for id in "abcd":
+            x, y = rng.normal(size=(40, 4)).astype(np.float32), rng.permutation(40) % 2
+            samples = Samples(torch.from_numpy(x[rows]), torch.from_numpy(y[rows]), person=torch.from_numpy(person))
+            clients.append(Client(id, samples, samples))
+        return Federation(clients, Task(2, (4,), "risk"), "flips")
+
+    by_person, by_row = (advised(flips(person)) for person in (rows, np.arange(320)))
     assert by_person["a"].has == "20 persons with an event"
-    for id in made:
+    for id in "abcd":
         one, other = present(by_person[id].whole), present(by_row[id].whole)
         assert one.deviation > 2 * other.deviation
         test, by_rows = present(by_person[id].test), present(by_row[id].test)
@@ -252,9 +263,8 @@ def test_all_rows_of_a_person_are_on_one_side_of_the_split(tmp_path: Path) -> No
     (tmp_path / "t.csv").write_text("\n".join(["site,patient,age,died", *lines]))
     data = {"source": "csv", "path": "t.csv", "target": "died", "client": "site", "person": "patient"}
     own = Experiment.of({**TABLE, "data": data, "scenario": {"name": "natural"}, "model": {"name": "mlp"}})
-    for id, client in (federation := own.federation(tmp_path)).items():
-        facts = rows_of(own, federation, tmp_path)[id]
-        assert [len(set(present(each).tolist())) for each in (facts.person, facts.tested)] == [16, 4]
+    for client in own.federation(tmp_path).values():
+        assert [len(set(part.units())) for part in (client.train, client.test)] == [16, 4]
         # Ages are standardised, but keep their order: four rows of a person are neighbours.
         ages = np.concatenate([np.asarray(part.inputs(slice(None)))[:, 0] for part in (client.train, client.test)])
         side = np.repeat([0, 1], [len(client.train), len(client.test)])[np.argsort(ages)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,6 @@ from fedkin.advice.choice import (
     SURELY,
     Estimate,
     Judged,
-    Labels,
     Marks,
     Option,
     Trials,
@@ -27,9 +27,10 @@ from fedkin.advice.choice import (
     outcomes_of,
     shrunk,
 )
-from fedkin.advice.work import RowFacts, folds_of
+from fedkin.advice.work import folds_of
 from fedkin.analysis.paired import Outcomes, difference
 from fedkin.federation import Samples, Task
+from fedkin.federation.arrays import Ints
 from fedkin.learning.metrics import roc_auc
 from fedkin.tasks import Kind
 from support import present
@@ -75,7 +76,7 @@ def test_equal_rows_of_a_person_count_once(kind: Kind) -> None:
     labels = np.arange(40) % 2
     values = rng.integers(0, 2, (2, 2, 40)).astype(np.float64)  # [models, folds, samples]
 
-    def gain(rows: Labels, units: Labels | None) -> Estimate:
+    def gain(rows: Ints, units: Ints | None) -> Estimate:
         marks = [
             [present(marks_of(Outcomes(kind, each[rows], labels[rows] if kind == "risk" else None), units=units))
              for each in folds]
@@ -117,17 +118,21 @@ def test_lower_squared_error_is_a_gain() -> None:
     assert gain_of((near, far)).value > 0.4
 
 
-def test_events_are_counted_on_the_rarer_side() -> None:
-    assert enough_for_verdict(RISK, torch.tensor([1] * 9 + [0] * 50)) == (False, "9 events")
-    assert enough_for_verdict(RISK, torch.tensor([1] * 50 + [0])) == (False, "1 non-event")
-    assert enough_for_verdict(RISK, torch.tensor([1] * 10 + [0] * 10)) == (True, "10 events")
+@pytest.mark.parametrize(
+    ("events", "others", "found"),
+    [(9, 50, (False, "9 events")), (50, 1, (False, "1 non-event")), (10, 10, (True, "10 events"))],
+)
+def test_events_are_counted_on_the_rarer_side(events: int, others: int, found: tuple[bool, str]) -> None:
+    labels = torch.tensor([1] * events + [0] * others)
+    assert enough_for_verdict(RISK, Samples(labels[:, None].float(), labels)) == found
 
 
 def test_a_person_with_any_event_is_one_event() -> None:
     labels, units = torch.tensor([1, 0, 1, 0] * 9 + [0, 0] * 20), np.repeat(np.arange(29), [4] * 9 + [2] * 20)
-    assert enough_for_verdict(RISK, labels, units) == (False, "9 persons with an event")
-    assert enough_for_verdict(RISK, 1 - labels, units) == (False, "0 persons without an event")
-    assert enough_for_verdict(Task(2, (3,)), labels[:8], units[:8]) == (False, "2 persons")
+    samples = Samples(torch.zeros(76, 3), labels, person=torch.from_numpy(units))
+    assert enough_for_verdict(RISK, samples) == (False, "9 persons with an event")
+    assert enough_for_verdict(RISK, replace(samples, y=1 - labels)) == (False, "0 persons without an event")
+    assert enough_for_verdict(Task(2, (3,)), samples.take(range(8))) == (False, "2 persons")
 
 
 @pytest.mark.slow
@@ -194,7 +199,7 @@ def test_coefficients_of_a_separable_client_are_finite() -> None:
 def test_the_page_states_the_factors_of_the_code() -> None:
     page = " ".join((Path(__file__).parents[2] / "docs/advise.md").read_text(encoding="utf-8").split())
     samples = Samples(torch.zeros(40, 3), torch.arange(40) % 2)
-    dealt, late = (folds_of(samples, RISK, 5, "a", 0, rows) for rows in (None, RowFacts(when=np.arange(40.0))))
+    dealt, late = (folds_of(samples, RISK, 5, "a", 0, when) for when in (None, np.arange(40.0)))
     assert dealt.share == 4 / 5
     assert late.share == 3 / 4
     said = [

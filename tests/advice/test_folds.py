@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedkin.advice.work import RowFacts, folds_of
+from fedkin.advice.work import folds_of
 from fedkin.federation import Samples, Task
 
 RISK = Task(2, (1,), "risk")
 
 
-def samples(labels: list[int]) -> Samples:
-    return Samples(torch.zeros(len(labels), 1), torch.tensor(labels))
+def samples(labels: list[int], person: Any = None) -> Samples:
+    person = None if person is None else torch.as_tensor(person)
+    return Samples(torch.zeros(len(labels), 1), torch.tensor(labels), person=person)
 
 
 @given(labels=st.lists(st.integers(0, 1), min_size=8, max_size=60), count=st.integers(2, 6), seed=st.integers(0, 99))
@@ -34,19 +37,19 @@ def test_each_sample_is_validated_once_and_each_class_is_dealt_evenly(labels: li
 @settings(max_examples=40, deadline=None)
 def test_samples_of_a_person_are_in_one_fold(units: list[int], seed: int) -> None:
     rng = np.random.default_rng(seed)
-    found = folds_of(samples(rng.integers(0, 2, len(units)).tolist()), RISK, 3, "a", seed, RowFacts(np.array(units)))
+    found = folds_of(samples(rng.integers(0, 2, len(units)).tolist(), units), RISK, 3, "a", seed)
     assert all(len(set(found.fold[np.array(units) == unit])) == 1 for unit in set(units))
 
 
 def test_events_are_dealt_evenly_also_if_patients_are_kept_together() -> None:
     labels = [1, 0, 0, 0] * 15
-    found = folds_of(samples(labels), RISK, 3, "a", 0, RowFacts(np.arange(60) // 4))
+    found = folds_of(samples(labels, np.arange(60) // 4), RISK, 3, "a", 0)
     assert [int((found.fold[::4] == fold).sum()) for fold in range(3)] == [5, 5, 5]
 
 
 def test_with_times_the_latest_are_validated_in_stretches() -> None:
     when = np.random.default_rng(0).permutation(40).astype(float)
-    found = folds_of(samples([0, 1] * 20), RISK, 5, "a", 0, RowFacts(when=when))
+    found = folds_of(samples([0, 1] * 20), RISK, 5, "a", 0, when)
     assert found.splits == 1
     assert when[found.validated(0)].min() > when[found.trained(0)].max()
     assert len(found.validated(0)) == 10
@@ -56,7 +59,7 @@ def test_with_times_the_latest_are_validated_in_stretches() -> None:
 
 def test_with_times_nothing_of_a_validated_patient_is_trained_on() -> None:
     when, patient = np.arange(40.0), np.arange(40) % 10
-    found = folds_of(samples([0, 1] * 20), RISK, 5, "a", 0, RowFacts(patient, when))
+    found = folds_of(samples([0, 1] * 20, patient), RISK, 5, "a", 0, when)
     assert not set(patient[found.validated(0)]) & set(patient[found.trained(0)])
 
 

@@ -58,16 +58,6 @@ def test_clients_of_one_distribution_share_the_body(kind: str) -> None:
     assert "own bodies" not in one.sentence
 
 
-def test_other_names_change_names_only(turned: Federation, found: Advice) -> None:
-    names = {"c0": "zoe", "c5": "abe"}
-    other = advised(turned.relabel(names).reorder(sorted(names.get(id, id) for id in turned)), PLAN, LONGER)
-    assert other.method.own_body
-    assert other.method.pull_weights == found.method.pull_weights
-    for client in found.clients:
-        new = other[names.get(client.id, client.id)]
-        assert (new.gain, new.takes) == (client.gain, client.takes)
-
-
 def test_the_method_gives_the_models_of_the_advice(turned: Federation, found: Advice) -> None:
     result = run(found.method, turned, model=LONGER.model, training=LONGER.training, settings={"mode": "fast"})
     takes = [client.id for client in found.clients if client.takes]

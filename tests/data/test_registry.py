@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,6 +26,7 @@ MODULE = """
 from typing import Literal
 from fedkin.data.sources.images import Digits
 from fedkin.data.sources.base import Source
+from data_sets import toy
 
 class Family(Source):
     def load(self, root): ...
@@ -77,7 +78,7 @@ def test_locate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert locate(root, Path("~/one")) == here / "one"
 
 
-def test_federate(digits: Dataset, toy: Callable[..., Dataset]) -> None:
+def test_federate(digits: Dataset) -> None:
     by_name = federate("digits", "iid", clients=3, seed=4, data={"seed": 1})
     by_object = federate(Digits(seed=1), Iid(clients=3), seed=4)
     assert list(by_name) == list(by_object)
@@ -85,19 +86,17 @@ def test_federate(digits: Dataset, toy: Callable[..., Dataset]) -> None:
     assert federate(digits, "iid", clients=3).name == "digits-iid"
 
 
-def test_federate_refuses(digits: Dataset) -> None:
-    with pytest.raises(ConfigError, match="source: no 'digit'; did you mean 'digits'"):
-        federate("digit", "iid")
-    with pytest.raises(ConfigError, match="scenario: no 'idd'"):
-        federate("digits", "idd")
-    with pytest.raises(ConfigError, match=r"scenario\.client: no such setting; did you mean 'clients'"):
-        federate(digits, "iid", client=3)
-    with pytest.raises(ConfigError, match=r"data\.path: no such setting"):
-        federate("digits", "iid", data={"path": "x"})
-    with pytest.raises(ConfigError, match="clients: set these on the scenario that you passed"):
-        federate(digits, Iid(), clients=3)
-    with pytest.raises(ConfigError, match="data: set 'seed' on the source that you passed"):
-        federate(digits, "iid", data={"seed": 3})
+@pytest.mark.parametrize(("source", "scenario", "settings", "said"), [
+    ("digit", "iid", {}, "source: no 'digit'; did you mean 'digits'"),
+    ("digits", "idd", {}, "scenario: no 'idd'"),
+    ("digits", "iid", {"client": 3}, r"scenario\.client: no such setting; did you mean 'clients'"),
+    ("digits", "iid", {"data": {"path": "x"}}, r"data\.path: no such setting"),
+    ("digits", Iid(), {"clients": 3}, "clients: set these on the scenario that you passed"),
+    (Digits(), "iid", {"data": {"seed": 3}}, "data: set 'seed' on the source that you passed"),
+])  # fmt: skip
+def test_federate_refuses(source: Any, scenario: Any, settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        federate(source, scenario, **settings)
 
 
 # -- Dataset and Part, and the ids of clients ----------------------------------------------------------------------

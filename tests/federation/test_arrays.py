@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fedkin.errors import DataError
 from fedkin.federation import Federation, Scale
+from support import stored
 
 OWNERS = ["b", "b", "a", "b", "a", "a", "b", "a"]
 
@@ -23,12 +24,6 @@ def arrays(**changes: Any) -> dict[str, Any]:
 
 def make(**changes: Any) -> Federation:
     return Federation.from_arrays(**arrays(**changes))
-
-
-def stored_x(federation: Federation, id: str) -> torch.Tensor:
-    x = federation[id].train.x
-    assert isinstance(x, torch.Tensor)
-    return x
 
 
 def test_rows_go_to_their_clients() -> None:
@@ -60,14 +55,14 @@ def test_arrays_of_other_types_libraries_and_layouts() -> None:
     }  # fmt: skip
     for dtype, kept in types.items():
         x = (np.arange(16).reshape(8, 2) % 2).astype(dtype)
-        found = stored_x(make(x=x), "a")
+        found = stored(make(x=x)["a"].train)
         assert (found.dtype, found.tolist()) == (kept, x.tolist())
     x = np.arange(16, dtype=np.float32).reshape(8, 2)
     frozen = x.copy()
     frozen.flags.writeable = False
     tensor = torch.from_numpy(x.copy()).requires_grad_()
     for other in (tensor, frozen, x[::-1].copy()[::-1], np.asfortranarray(x), x.tolist()):
-        assert stored_x(make(x=other), "a").tolist() == x.tolist()
+        assert stored(make(x=other)["a"].train).tolist() == x.tolist()
 
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=8), st.floats(0, 0.99), st.integers(0, 9))

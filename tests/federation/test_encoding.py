@@ -93,9 +93,6 @@ def test_what_others_tell_is_checked() -> None:
             Profile.from_json(text.replace(good, bad))
     with pytest.raises(DataError, match=r"an encoding: kinds\.a: Input should be"):
         Encoding.from_json('{"kinds": {"a": "date"}, "means": {}, "deviations": {}, "values": {}, "flagged": []}')
-    one, other = (profile(pa.table({name: [1.0]}), {name: "number"}) for name in "ab")
-    with pytest.raises(DataError, match="expected the same columns in all; 'a' is in one only"):
-        Profile.merged([one, other])
 
 
 def test_what_is_unknown_at_test_time_has_a_place_of_its_own() -> None:
@@ -125,11 +122,3 @@ def test_dates_are_days_and_everything_else_numbers(values: Any, days: float) ->
     whole = pa.table({"v": values})
     assert kinds_of(whole) == {"v": "number"}
     np.testing.assert_allclose(numbers(whole, "v"), [days, np.nan])
-
-
-def test_numbers_can_be_categories_and_gaps_do_not_change_their_names() -> None:
-    whole = pa.table({"code": pa.array([3.0, 3.0, None, 4.0])})
-    kinds = kinds_of(whole, ["code"])
-    assert Encoding.of([profile(whole, kinds)], kinds, least=1).names == (
-        "code=3", "code=4", "code=(other)", "code=(missing)",
-    )  # fmt: skip

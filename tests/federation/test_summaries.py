@@ -61,7 +61,7 @@ def test_what_all_agree_on_is_what_a_simulation_has(case: str, order: int, tmp_p
             frame.dropna(subset="ward").to_csv(path, index=False)
     source = Csv(path=Path("elsewhere.csv"), **CASES[case])
     own = {name: OwnTable(name, str(folder / f"{name}.csv"), source) for name in HOSPITALS[::order]}
-    agreed_as_in_a_simulation(own, Csv(path=folder, **CASES[case]).load(Path()), source.reading(""))
+    agreed_as_in_a_simulation(own, Csv(path=folder, **CASES[case]).load(Path()), source)
 
 
 def test_a_column_of_clients_and_a_group_in_the_file_are_no_inputs(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_codes_and_classes_with_leading_zeros_are_those_of_a_simulation(
         pd.read_csv(tmp_path / "b.csv").to_parquet(tmp_path / "b.parquet", index=False)
     source = Csv(path=Path("elsewhere.csv"), **given)
     own = {site: OwnTable(site, str(tmp_path / f"{site}{suffix if site == 'b' else '.csv'}"), source) for site in order}
-    agreed = agreed_as_in_a_simulation(own, whole, source.reading(""))
+    agreed = agreed_as_in_a_simulation(own, whole, source)
     assert {"code=007", "code=7", "code=12", "code=13"} < set(agreed.encoding.names)
     assert agreed.target.classes == ("01", "02", "12", "9")
 
@@ -229,10 +229,10 @@ def test_categories_of_unlike_types_in_parquet_files_are_refused_as_in_a_simulat
     own = {site: OwnTable(site, str(tmp_path / f"{site}.parquet"), source) for site in "abc"}
     told = {site: TableSummary.from_json(each.summary.to_json()) for site, each in own.items()}
     with pytest.raises(DataError, match="a: its column 'code' holds texts, and at most others numbers; expected"):
-        agree(told, source.reading(""))
+        agree(told, source)
     (tmp_path / "a.parquet").unlink()
     whole = Parquet(path=tmp_path, **given).load(Path())
-    agreed = agree({site: told[site] for site in "bc"}, source.reading(""))
+    agreed = agree({site: told[site] for site in "bc"}, source)
     assert agreed.encoding == whole.encoding
     assert agreed.encoding.names[:3] == ("code=7", "code=8", "code=(other)")
 

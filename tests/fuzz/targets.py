@@ -248,8 +248,7 @@ def own_table(source: Callable[..., TableSource], path: Path, folder: Path) -> N
     """The table as training, and as `fedkin init --look`, would read it."""
     table = source(path=path, target="died", client="client", time="day", least=2)
     table.load(folder)
-    rows, client = table.table(folder)
-    inspect(rows, table.reading(client), str(path))
+    inspect(*table.table(folder), str(path))
 
 
 def stays(path: Path, folder: Path) -> None:

@@ -122,7 +122,7 @@ def test_a_run_over_tables_is_that_of_a_simulation(
     (tmp_path / "there" / "encoding.json").unlink()
     kept = json.loads((tmp_path / "there" / "federation.json").read_text())
     with there.network.link("server") as link, pytest.raises(RunError, match="put the file back"):
-        Registration(link, "", setup_of, there.plan.network, reading=there.data.reading(""), kept=kept)
+        Registration(link, "", setup_of, there.plan.network, reading=there.data, kept=kept)
 
 
 class Wards(Hospitals):

@@ -5,6 +5,6 @@ from __future__ import annotations
 from fedkin.advice.advising import Plan, advise
 from fedkin.advice.partners import PartnerValues
 from fedkin.advice.result import Advice, OfClient
-from fedkin.advice.work import Bench, RowFacts
+from fedkin.advice.work import Bench
 
-__all__ = ["Advice", "Bench", "OfClient", "PartnerValues", "Plan", "RowFacts", "advise"]
+__all__ = ["Advice", "Bench", "OfClient", "PartnerValues", "Plan", "advise"]

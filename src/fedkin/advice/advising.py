@@ -13,7 +13,6 @@ import numpy as np
 from fedkin.advice.candidates import CANDIDATES, HEADS, Shape, shapes_of
 from fedkin.advice.choice import (
     Judged,
-    Labels,
     Marked,
     Marks,
     Option,
@@ -21,31 +20,20 @@ from fedkin.advice.choice import (
     difference_of,
     enough_for_verdict,
     outcomes_of,
+    units_of,
 )
 from fedkin.advice.partners import MOST, PartnerValues, coalition_shapes, coalitions_of, worth_of
 from fedkin.advice.result import Advice, OfClient
-from fedkin.advice.work import (
-    LATEST,
-    Bench,
-    Folds,
-    Outputs,
-    RowFacts,
-    Work,
-    folds_of,
-    method_of,
-    trained,
-    tried_parts,
-)  # fmt: skip
+from fedkin.advice.work import LATEST, Bench, Folds, Outputs, Progress, Work, folds_of, method_of, trained, tried_parts
 from fedkin.analysis.paired import Difference
 from fedkin.errors import ConfigError, DataError, RunError
 from fedkin.federation import Federation
+from fedkin.federation.arrays import Floats
 from fedkin.federation.samples import hash_of
 from fedkin.learning.sgd import infer
 from fedkin.methods.blocks.pulled_head import SHARED
 from fedkin.records.files import read_json, write_json
 
-# Called with a step in words, the number of its parts that are done, and of all.
-Progress = Callable[[str, int, int], None]
 # The file with the data and settings of the runs in a folder.
 PLAN_FILE = "advice-plan.json"
 
@@ -68,7 +56,7 @@ def advise(
     bench: Bench,
     plan: Plan | None = None,
     *,
-    rows: Mapping[str, RowFacts] | None = None,
+    times: Mapping[str, Floats] | None = None,
     folder: Path | None = None,
     progress: Progress = lambda step, done, total: None,
     goes_on: Callable[[int], bool] = lambda rate: True,
@@ -76,11 +64,11 @@ def advise(
 ) -> Advice:
     """Recommend which clients should train together, judged on held-out training samples.
 
-    Test samples are used only for the test figures in the advice. rows: further facts about clients' training samples,
-    by id. folder: where finished runs are stored, so that the same call resumes after a stop. progress(step, done,
-    total) is called with the progress. goes_on(rate) is called with the number of each rate of the plan before its
-    runs: whether there is time for it; the folder's plan then lacks rates that are left out. partners: compute what
-    each partner adds only if at most this many clients can be judged.
+    Test samples are used only for the test figures in the advice. times: of clients' training samples, by id; the
+    latest are then held out. folder: where finished runs are stored, so that the same call resumes after a stop.
+    progress(step, done, total) is called with the progress. goes_on(rate) is called with the number of each rate of the
+    plan before its runs: whether there is time for it; the folder's plan then lacks rates that are left out. partners:
+    compute what each partner adds only if at most this many clients can be judged.
 
     Raises ConfigError for a federation that cannot be advised on, DataError if fewer than two clients have enough
     samples.
@@ -89,24 +77,24 @@ def advise(
     if plan.rounds is not None:
         bench = replace(bench, training=bench.training.model_copy(update={"rounds": plan.rounds}))
     check(federation)
-    judgeable = _judgeable(federation, plan, bench.seed, rows or {})
+    judgeable = _judgeable(federation, plan, bench.seed, times or {})
     _check_enough(judgeable, len(federation))
     renamed = judgeable.renamed(federation)
     progress("candidates", 0, 1)
     strengths, bodies = tried_parts(bench, renamed)
     candidates = _Candidates.of(renamed, judgeable.folds, bench.seed, heads=bool(strengths))
     rates = [bench.training.lr * factor for factor in plan.rates]
-    work = Work(renamed, judgeable.folds, candidates.to_train(), rates, bench, strengths)
-    work, plan, outputs = _run_folds(work, plan, folder, progress, goes_on)
+    work = Work(renamed, judgeable.folds, candidates.to_train(), rates, bench, progress, folder, strengths)
+    work, plan, outputs = _run_folds(work, plan, goes_on)
     share = sum(each.share for each in judgeable.folds.values()) / len(judgeable.folds)
     trials = _trials(work, candidates, plan.folds, outputs)
-    judged = Judged.of(trials, share, _own_bodies(work, candidates, trials, folder, progress) if bodies else None)
+    judged = Judged.of(trials, share, _own_bodies(work, candidates, trials) if bodies else None)
     shape = candidates.final[judged.candidate]
     worth = None
     if len(judgeable.ids) <= min(partners, MOST):
         alone = trials.marks["local"][judged.local_option]
-        worth = _partner_values(work, judgeable.ids, judged.option[0], alone, shape, folder, progress)
-    advice = _advice(federation, work, judgeable, judged, shape, progress)
+        worth = _partner_values(work, judgeable.ids, judged.option[0], alone, shape)
+    advice = _advice(federation, work, judgeable, judged, shape)
     left_out = _left_out(plan, bench.training.rounds, usual_rounds)
     return replace(advice, folds=plan.folds, missing=tuple(candidates.missing), left_out=left_out, worth=worth)
 
@@ -129,14 +117,12 @@ class _Judgeable:
 
     Thus the advice depends neither on client ids nor on the other clients. ids: {name: client id}. folds: by name.
     unknown: {client id: what it has} for clients with too few samples. has: {client id: its samples, or events}.
-    tested: {client id: the person of each test sample}, if persons are known.
     """
 
     ids: Mapping[str, str]
     folds: Mapping[str, Folds]
     unknown: Mapping[str, str]
     has: Mapping[str, str]
-    tested: Mapping[str, Labels]
 
     def renamed(self, federation: Federation) -> Federation:
         """These clients without their test samples."""
@@ -147,25 +133,23 @@ class _Judgeable:
         return Federation(clients, federation.task, federation.name)
 
 
-def _judgeable(federation: Federation, plan: Plan, seed: int, rows: Mapping[str, RowFacts]) -> _Judgeable:
+def _judgeable(federation: Federation, plan: Plan, seed: int, times: Mapping[str, Floats]) -> _Judgeable:
     ids, folds, unknown, all_has = dict[str, str](), dict[str, Folds](), dict[str, str](), dict[str, str]()
     for id in federation.seen:
         client = federation[id]
         name = hash_of(client.train).hex()[:16]
         while name in ids:
             name = blake2b(name.encode(), digest_size=8).hexdigest()
-        dealt = folds_of(client.train, federation.task, plan.folds, name, seed, rows.get(id))
-        labels, units, held = client.train.labels(), dealt.units, np.flatnonzero(dealt.fold >= 0)
-        _, all_has[id] = enough_for_verdict(federation.task, labels, units)
-        enough, has = enough_for_verdict(federation.task, labels[held], None if units is None else units[held])
+        dealt = folds_of(client.train, federation.task, plan.folds, name, seed, times.get(id))
+        _, all_has[id] = enough_for_verdict(federation.task, client.train)
+        enough, has = enough_for_verdict(federation.task, client.train.take(np.flatnonzero(dealt.fold >= 0)))
         trains = all(len(dealt.trained(split)) for split in range(dealt.splits))
         if enough and trains:
             ids[name], folds[name] = id, dealt
         else:
             late = f" in the latest {LATEST:.0%} of its rows" if dealt.by_time else ""
             unknown[id] = "too few persons" if enough else has + late
-    tested = {id: each.tested for id, each in rows.items() if each.tested is not None}
-    return _Judgeable(ids, folds, unknown, all_has, tested)
+    return _Judgeable(ids, folds, unknown, all_has)
 
 
 def _check_enough(judgeable: _Judgeable, clients: int) -> None:
@@ -218,20 +202,17 @@ class _Candidates:
         return splits
 
 
-def _run_folds(
-    work: Work, plan: Plan, folder: Path | None, progress: Progress, goes_on: Callable[[int], bool]
-) -> tuple[Work, Plan, Outputs]:
+def _run_folds(work: Work, plan: Plan, goes_on: Callable[[int], bool]) -> tuple[Work, Plan, Outputs]:
     """Do the runs; returns the work and the plan without rates for which there was no time, and the outcomes."""
-    if folder is not None:
-        _claim(folder, _identity(work, plan))
-    place = None if folder is None else folder / "folds"
-    outputs = work.run_all(place, lambda done, total: progress("validation", done, total), goes_on)
+    if work.folder is not None:
+        _claim(work.folder, _identity(work, plan))
+    outputs = work.run_all("validation", "folds", goes_on)
     tried = 1 + max(rate for rate, _, _ in outputs)
     if tried < len(plan.rates):
         plan = replace(plan, rates=plan.rates[:tried])
         work = replace(work, rates=work.rates[:tried])
-        if folder is not None:
-            write_json(folder / PLAN_FILE, _identity(work, plan))
+        if work.folder is not None:
+            write_json(work.folder / PLAN_FILE, _identity(work, plan))
     return work, plan, outputs
 
 
@@ -279,24 +260,22 @@ def _marks(work: Work, outputs: Outputs, options: Iterable[Option], shapes: Sequ
     }  # fmt: skip
 
 
-def _own_bodies(work: Work, candidates: _Candidates, trials: Trials, folder: Path | None, progress: Progress) -> Marked:
+def _own_bodies(work: Work, candidates: _Candidates, trials: Trials) -> Marked:
     """Try the chosen candidate with own bodies, with each rate that is chosen on all folds, or without one of them."""
     every = range(trials.folds)
     name, _ = trials.best(every)
     rates = sorted({trials.option(name, folds)[0] for folds in (every, *map(trials.without, every))})
     shapes = [split[name] for split in candidates.by_split]
     work = replace(work, own_bodies=shapes, rates=[work.rates[rate] for rate in rates])
-    place = None if folder is None else folder / "bodies"
-    found = work.run_all(place, lambda done, total: progress("own bodies", done, total))
+    found = work.run_all("own bodies", "bodies")
     outputs = {(rates[at], split, shape): outcomes for (at, split, shape), outcomes in found.items()}
     options = [option for option in trials.marks[name] if option[0] in rates]
     return _marks(work, outputs, options, shapes, trials.folds)
 
 
 def _partner_values(
-    work: Work, names: Mapping[str, str], rate: int, alone: Mapping[str, Sequence[Marks | None]], shape: Shape,
-    folder: Path | None, progress: Progress,
-) -> PartnerValues:  # fmt: skip
+    work: Work, names: Mapping[str, str], rate: int, alone: Mapping[str, Sequence[Marks | None]], shape: Shape
+) -> PartnerValues:
     """Compute what each partner adds, from models of coalitions at this rate, by `names`.
 
     alone: by id, the marks of local models at their own best rate. shape: the chosen one.
@@ -306,8 +285,7 @@ def _partner_values(
     shapes = coalition_shapes(coalitions_of(groups.values(), ids, work.bench.seed))
     splits = len(work.shapes)
     trained_all = replace(work, shapes=[dict.fromkeys(shapes, False)] * splits, rates=[work.rates[rate]])
-    place = None if folder is None else folder / "coalitions"
-    outputs = trained_all.run_all(place, lambda done, total: progress("partners", done, total))
+    outputs = trained_all.run_all("partners", "coalitions")
 
     def coalition(members: Iterable[str]) -> frozenset[str]:
         return frozenset(names[id] for id in members)
@@ -329,9 +307,7 @@ def _partner_values(
     return worth_of(marks, {names[id]: coalition(group) for id, group in groups.items()})
 
 
-def _advice(
-    federation: Federation, work: Work, judgeable: _Judgeable, judged: Judged, shape: Shape, progress: Progress
-) -> Advice:
+def _advice(federation: Federation, work: Work, judgeable: _Judgeable, judged: Judged, shape: Shape) -> Advice:
     """Train the final models of the chosen shape, judge them on test samples, and return the advice."""
     shape, judged = shape.renamed(judgeable.ids), judged.renamed(judgeable.ids)
     gains, takes, bench = judged.gains, judged.takes, work.bench
@@ -341,12 +317,12 @@ def _advice(
     used = shape.trained_for(takes)
     keep = [id for id in sorted(gains.keys() - takes) if used.partners(id)]
     method = method_of(used, strength, keep, None if local_rate == rate else local_rate, judged.own_body)
-    progress("models of the end", 0, 2)
+    work.progress("models of the end", 0, 2)
     seen = federation.reorder(sorted(federation.seen))
     net, shared = trained(method_of(shape, strength, own_body=judged.own_body), seen, bench, rate)
-    progress("models of the end", 1, 2)
+    work.progress("models of the end", 1, 2)
     _, alone = trained(method_of(Shape()), seen, bench, local_rate)
-    progress("models of the end", 2, 2)
+    work.progress("models of the end", 2, 2)
     task, module = federation.task, net.scratch()
 
     def on_test_samples(id: str) -> Difference | None:
@@ -357,7 +333,7 @@ def _advice(
             outcomes_of(task, infer(net, module, run.models[id], "logits", test), test.labels())
             for run in (shared, alone)
         )
-        return difference_of(task, mine, local, judgeable.tested.get(id))
+        return difference_of(task, mine, local, units_of(test))
 
     clients = tuple(
         OfClient(
@@ -367,7 +343,7 @@ def _advice(
     )  # fmt: skip
     return Advice(
         name=federation.name, task=task, clients=clients, candidate=judged.candidate if takes else "local",
-        judged=judged.candidate, shape=used, differs=shape.differs, method=method, rate=rate, own_rate=local_rate,
+        judged=judged.candidate, shape=used, method=method, rate=rate, own_rate=local_rate,
         rates=tuple(work.rates), stable=judged.stable, alone=alone.models, shared=shared.models, net=net,
         models={**alone.models, **{id: shared.models[id] for id in takes}},
     )  # fmt: skip

@@ -8,17 +8,15 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from scipy import special
 
 from fedkin.federation import Samples, Task
+from fedkin.federation.arrays import Floats
 from fedkin.graph import Plan, Spread, Verdicts, sign
 from fedkin.graph.record import SHARING
 from fedkin.keys import key
 from fedkin.methods.blocks.numeric_rows import arrays_of, has_columns
 from fedkin.methods.blocks.signatures import SMALLEST_DIFFERENCE, find_groups
-
-Array = npt.NDArray[np.float64]
 
 MOST_CLIENTS = 100
 _MOST_INPUTS, _MOST_CLASSES = 60, 10
@@ -30,8 +28,8 @@ _RIDGE, _STEPS = 1.0, 8
 class Coefficients(NamedTuple):
     """Slopes of one model for each class but one, or for each target, [k, d]; their precision matrices [k, d, d]."""
 
-    slopes: Array
-    precision: Array
+    slopes: Floats
+    precision: Floats
 
 
 def coefficients_of(samples: Samples, task: Task) -> Coefficients:
@@ -85,14 +83,14 @@ def alike(coefficients: Mapping[str, Coefficients]) -> dict[str, tuple[str, ...]
     }
 
 
-def _stacked(coefficients: Mapping[str, Coefficients]) -> tuple[list[str], Array, Array]:
+def _stacked(coefficients: Mapping[str, Coefficients]) -> tuple[list[str], Floats, Floats]:
     """(clients sorted by content, [m, k, d] slopes, [m, k, d, d] precisions)."""
     order = sorted(coefficients, key=lambda id: (coefficients[id].slopes.tobytes(), id))
     in_order = [coefficients[id] for id in order]
     return order, np.stack([each.slopes for each in in_order]), np.stack([each.precision for each in in_order])
 
 
-def _pairs(slopes: Array, precision: Array) -> Array:
+def _pairs(slopes: Floats, precision: Floats) -> Floats:
     """[m, m] p-values of "the two have the same slopes"; -1 on the diagonal."""
     m, k, d = slopes.shape
     spread = np.linalg.inv(precision)
@@ -105,7 +103,7 @@ def _pairs(slopes: Array, precision: Array) -> Array:
     return p
 
 
-def _logistic(x: Array, y: Array) -> tuple[Array, Array]:
+def _logistic(x: Floats, y: Floats) -> tuple[Floats, Floats]:
     """Slopes by Newton's steps, and their precision with the intercept taken out (Schur complement)."""
     d = x.shape[1] - 1
     ridge = np.diag([_RIDGE] * d + [1e-6])
@@ -119,18 +117,18 @@ def _logistic(x: Array, y: Array) -> tuple[Array, Array]:
     return beta[:d], _without_intercept(information)
 
 
-def _least_squares(x: Array, y: Array) -> tuple[Array, Array]:
+def _least_squares(x: Floats, y: Floats) -> tuple[Floats, Floats]:
     d = x.shape[1] - 1
     information = x.T @ x + np.diag([_RIDGE] * d + [1e-6])
     beta = np.asarray(np.linalg.solve(information, x.T @ y), dtype=np.float64)
     variance = max(float(np.square(y - x @ beta).sum()) / max(len(y) - d - 1, 1), 1e-12)
-    precision: Array = _without_intercept(information) / variance
+    precision: Floats = _without_intercept(information) / variance
     return beta[:d], precision
 
 
-def _without_intercept(information: Array) -> Array:
+def _without_intercept(information: Floats) -> Floats:
     side = information[:-1, -1]
-    rest: Array = information[:-1, :-1] - np.outer(side, side) / information[-1, -1]
+    rest: Floats = information[:-1, :-1] - np.outer(side, side) / information[-1, -1]
     return rest
 
 

@@ -12,19 +12,18 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from fedkin.advice.candidates import HEADS
 from fedkin.analysis.intervals import components, normal
 from fedkin.analysis.paired import Difference, Outcomes, difference, enough
+from fedkin.federation import Samples
+from fedkin.federation.arrays import Floats, Ints
 from fedkin.learning.losses import per_sample
 from fedkin.methods.kin import clearly_better
 from fedkin.tasks import Task
 
-Values = npt.NDArray[np.float64]
-Labels = npt.NDArray[np.int64]
 # How a candidate is trained: (number of the learning rate, number of the client's model). Model 0 is the shared one,
 # each other one has a head of the client's own.
 Option = tuple[int, int]
@@ -93,9 +92,9 @@ class Marks(NamedTuple):
     """
 
     kind: str
-    sides: tuple[Values, ...]
+    sides: tuple[Floats, ...]
     loss: float = math.nan
-    units: tuple[Labels, ...] | None = None
+    units: tuple[Ints, ...] | None = None
 
 
 # The marks of a candidate's models by option and id, one for each fold (None: unknown).
@@ -114,29 +113,33 @@ def outcomes_of(task: Task, outputs: Tensor, targets: Tensor) -> Outcomes:
     return Outcomes("classification", right.numpy())
 
 
-def losses_of(task: Task, outputs: Tensor, targets: Tensor) -> Values:
+def losses_of(task: Task, outputs: Tensor, targets: Tensor) -> Floats:
     """The loss of a model on each sample."""
     losses = per_sample(task)(outputs.double(), targets).double()
     return torch.nan_to_num(losses, _DIVERGED, _DIVERGED).clamp_max(_DIVERGED).numpy()
 
 
-def enough_for_verdict(task: Task, targets: Tensor, units: Labels | None = None) -> tuple[bool, str]:
+def units_of(samples: Samples) -> Ints | None:
+    """The number of each sample's person; None if persons are not known: each sample is independent."""
+    return None if samples.person is None else samples.units()
+
+
+def enough_for_verdict(task: Task, samples: Samples) -> tuple[bool, str]:
     """Whether these validation samples are enough for a verdict (`fedkin.analysis.paired.enough`), and their number.
 
-    units: the person of each sample; each counts once, as an event if any of its samples is one.
+    Each person counts once, as an event if any of its samples is one.
     """
-    n = len(targets) if units is None else len(np.unique(units))
-    one = "sample" if units is None else "person"
+    units, alone = samples.units(), samples.person is None
+    n = len(np.unique(units))
     if task.kind != "risk":
-        return enough(n), f"{n} {one}{'s' * (n != 1)}"
-    event = (targets == 1).numpy()
-    events = int(event.sum()) if units is None else len(np.unique(units[event]))
+        return enough(n), f"{n} {'sample' if alone else 'person'}{'s' * (n != 1)}"
+    events = len(np.unique(units[samples.labels().numpy() == 1]))
     rarer, word, which = (events, "event", "with") if events <= n - events else (n - events, "non-event", "without")
     many = "s" * (rarer != 1)
-    return enough(n, events), f"{rarer} {word}{many}" if units is None else f"{rarer} person{many} {which} an event"
+    return enough(n, events), f"{rarer} {word}{many}" if alone else f"{rarer} person{many} {which} an event"
 
 
-def marks_of(outcomes: Outcomes, loss: float = math.nan, units: Labels | None = None) -> Marks | None:
+def marks_of(outcomes: Outcomes, loss: float = math.nan, units: Ints | None = None) -> Marks | None:
     """Turn a fold's outcomes into numbers whose mean is the model's metric; higher is better. loss: its mean loss.
 
     One number for each sample; in a risk task one for each event and one for each non-event, and both means are the AUC
@@ -181,7 +184,7 @@ def gain_over(mine: Sequence[Marks], theirs: Sequence[Marks]) -> Estimate | None
     return Estimate(float(value), float(variance))
 
 
-def difference_of(task: Task, mine: Outcomes, theirs: Outcomes, units: Labels | None) -> Difference:
+def difference_of(task: Task, mine: Outcomes, theirs: Outcomes, units: Ints | None) -> Difference:
     """How much better one model is than another on test samples, with an interval; units: the person of each sample."""
     found = difference(task.metric.name, mine, theirs, LEVEL)
     one, other = (marks_of(each, units=units) for each in (mine, theirs))
@@ -191,7 +194,7 @@ def difference_of(task: Task, mine: Outcomes, theirs: Outcomes, units: Labels | 
     return found._replace(low=None, high=None) if gain is None else found._replace(low=gain.low, high=gain.high)
 
 
-def _variance_within(parts: Sequence[tuple[Values, ...]], weight: Values) -> float | None:
+def _variance_within(parts: Sequence[tuple[Floats, ...]], weight: Floats) -> float | None:
     """The variance of a weighted mean over folds, from the spread within folds; None if a side has no spread."""
     variance = 0.0
     for sides in zip(*parts, strict=True):
@@ -204,7 +207,7 @@ def _variance_within(parts: Sequence[tuple[Values, ...]], weight: Values) -> flo
 
 
 def _variance_of_units(
-    parts: Sequence[tuple[Values, ...]], weight: Values, units: Sequence[tuple[Labels, ...]]
+    parts: Sequence[tuple[Floats, ...]], weight: Floats, units: Sequence[tuple[Ints, ...]]
 ) -> float | None:
     """As `_variance_within`, from the spread over units; a unit with numbers on both sides counts once."""
     counts = _counts(units)
@@ -219,12 +222,12 @@ def _variance_of_units(
     return variance
 
 
-def _counts(units: Sequence[tuple[Labels, ...]]) -> list[int]:
+def _counts(units: Sequence[tuple[Ints, ...]]) -> list[int]:
     """The number of units on each side; no unit is in two folds."""
     return [sum(len(np.unique(each)) for each in side) for side in zip(*units, strict=True)]
 
 
-def _weight(part: tuple[Values, ...]) -> float:
+def _weight(part: tuple[Floats, ...]) -> float:
     return float(len(part[0]) if len(part) == 1 else len(part[0]) * len(part[1]) / (len(part[0]) + len(part[1])))
 
 
@@ -260,11 +263,11 @@ def shrunk(gains: Mapping[str, Estimate | None]) -> dict[str, Estimate]:
     return _by_id(by_id, expected + (1 - pull) * rest, v * (1 - (1 - leverage) * pull) + extra)
 
 
-def _by_id(ids: Iterable[str], values: Values, variances: Values) -> dict[str, Estimate]:
+def _by_id(ids: Iterable[str], values: Floats, variances: Floats) -> dict[str, Estimate]:
     return {id: Estimate(float(g), float(v)) for id, g, v in zip(ids, values, variances, strict=True)}
 
 
-def _between(g: Values, v: Values, x: Values) -> float:
+def _between(g: Floats, v: Floats, x: Floats) -> float:
     """The variance of gains about the line that chance does not explain."""
     w = 1 / v
     inverse = np.linalg.inv((x * w[:, None]).T @ x)
@@ -336,9 +339,9 @@ class Trials:
 
     def _costs(
         self, name: str, options: Sequence[Option], ids: Iterable[str], folds: Sequence[int]
-    ) -> tuple[dict[str, Values], dict[str, int]]:
+    ) -> tuple[dict[str, Floats], dict[str, int]]:
         """Clients' mean losses on these folds, {id: [1, options]}, and numbers of samples; without unknown clients."""
-        costs, sizes = dict[str, Values](), dict[str, int]()
+        costs, sizes = dict[str, Floats](), dict[str, int]()
         for id in sorted(ids):
             known = [[one for fold in folds if (one := self.marks[name][option][id][fold])] for option in options]
             if known[0]:
@@ -447,7 +450,7 @@ def _mean(gains: Mapping[str, Estimate | None]) -> Estimate:
     return Estimate(float((weight * g).sum() / weight.sum()), 1 / float(weight.sum()))
 
 
-def _known(gains: Mapping[str, Estimate | None]) -> tuple[Values, Values]:
+def _known(gains: Mapping[str, Estimate | None]) -> tuple[Floats, Floats]:
     """(known gains, their variances)."""
     known = [gain for gain in gains.values() if gain is not None]
     return np.array([one.value for one in known]), np.array([one.variance for one in known])

@@ -16,16 +16,15 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
-import numpy.typing as npt
 
 from fedkin.advice.candidates import Shape
 from fedkin.advice.choice import INFLATED, LEVEL, Estimate, Marks, gain_over
 from fedkin.analysis.intervals import normal
+from fedkin.federation.arrays import Floats
 from fedkin.keys import rng
 
 EXACT, ORDERS, MOST = 10, 12, 40
 
-Array = npt.NDArray[np.float64]
 Coalition = frozenset[str]
 
 
@@ -60,14 +59,11 @@ def _drawn(members: Sequence[str], seed: int) -> set[Coalition]:
 def coalition_shapes(coalitions: Iterable[Coalition]) -> list[Shape]:
     """Pack coalitions into shapes; those in one shape have no common member."""
     packed: list[list[Coalition]] = []
-    taken: list[Coalition] = []
     for each in coalitions:
-        place = next((place for place, members in enumerate(taken) if not each & members), len(packed))
-        if place == len(packed):
-            packed.append([])
-            taken.append(frozenset())
-        packed[place].append(each)
-        taken[place] |= each
+        beside = next((some for some in packed if all(map(each.isdisjoint, some))), None)
+        if beside is None:
+            packed.append(beside := [])
+        beside.append(each)
     return [Shape(tuple(sorted(tuple(sorted(each)) for each in beside))) for beside in packed]
 
 
@@ -177,7 +173,7 @@ class _Folds:
         assert gain is not None
         return Estimate(gain.value, INFLATED * gain.variance + (self._drawn(by_size) if drawn else 0.0))
 
-    def _sum(self, weights: Array) -> Estimate | None:
+    def _sum(self, weights: Floats) -> Estimate | None:
         """The mean over samples of the models' weighted sum, and its variance; None if not determined."""
         sums = [
             Marks(self.kind, tuple(weights @ side for side in sides), units=units)

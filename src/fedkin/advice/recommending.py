@@ -1,4 +1,4 @@
-"""From an experiment to an advice in files: facts about rows, a budget of time, and the experiment that follows."""
+"""From an experiment to an advice in files: times of rows, a budget of time, and the experiment that follows."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from typing import Any
 
 import tomli_w
 
-from fedkin.advice.advising import PLAN_FILE, Plan, Progress, advise, check
+from fedkin.advice.advising import PLAN_FILE, Plan, advise, check
 from fedkin.advice.candidates import HEADS, Shape, shapes_of
 from fedkin.advice.choice import enough_for_verdict
 from fedkin.advice.partners import MOST
 from fedkin.advice.result import Advice
-from fedkin.advice.work import Bench, RowFacts, method_of, trained
+from fedkin.advice.work import Bench, Progress, method_of, trained
 from fedkin.data.sources.tables import TableSource
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation
+from fedkin.federation.arrays import Floats
 from fedkin.federation.table_columns import columns_of
 from fedkin.federation.table_values import numbers
 from fedkin.learning.models import MODELS
@@ -115,7 +116,7 @@ class Budget:
         """(seconds to find the candidates, the largest number of different ones)."""
         task = federation.task
         samples = {id: client.train for id, client in federation.items()}
-        samples = {id: train for id, train in samples.items() if enough_for_verdict(task, train.labels())[0]}
+        samples = {id: train for id, train in samples.items() if enough_for_verdict(task, train)[0]}
         begun = self._clock()
         shapes, _ = shapes_of(samples, task, bench.seed)
         # Candidates that are equal here may differ in other folds. Heads take less time than a run.
@@ -141,7 +142,7 @@ def recommend(
         raise ConfigError("advice needs one net for all clients; choose another model than 'mixed'")
     federation = experiment.federation(data_root)
     bench = Bench(experiment.model, experiment.training, experiment.run, experiment.run.seed)
-    rows = rows_of(experiment, federation, data_root)
+    times = times_of(experiment, federation, data_root)
     plan, goes_on, most = None, lambda rate: True, MOST if partners else 0
     if budget is not None:
         progress("plan", 0, 1)
@@ -149,7 +150,7 @@ def recommend(
     elif partners is None:
         most = _QUICK
     advice = advise(
-        federation, bench, plan, rows=rows, folder=folder, progress=progress, goes_on=goes_on, partners=most
+        federation, bench, plan, times=times, folder=folder, progress=progress, goes_on=goes_on, partners=most
     )  # fmt: skip
     final = recommended(experiment, advice, plan)
     text = "".join(f"# {line}\n" for line in (advice.sentence, advice.why)) + tomli_w.dumps(_short(final))
@@ -166,19 +167,16 @@ def recommend(
     return advice
 
 
-def rows_of(experiment: Experiment, federation: Federation, data_root: Path) -> Mapping[str, RowFacts]:
-    """Facts about each client's samples: persons, and the times of a table of the clients' own rows."""
-    source, when = experiment.data, None
-    if isinstance(source, TableSource) and source.time is not None and experiment.scenario.name == "natural":
-        table, owner = source.table(data_root)
-        plain = table if source.tokens is None else table.drop_columns([source.tokens])
-        when = numbers(table, source.time)[~columns_of(plain, source.reading(owner)).is_test]
-    facts = {}
-    for id, client in federation.items():
-        rows = slice(None) if client.train.rows is None else client.train.rows.numpy()
-        person, tested = (None if part.person is None else part.units() for part in (client.train, client.test))
-        facts[id] = RowFacts(person, None if when is None else when[rows], tested)
-    return facts
+def times_of(experiment: Experiment, federation: Federation, data_root: Path) -> Mapping[str, Floats]:
+    """The times of each client's training samples, if these are rows of its own in a table with a column of times."""
+    source = experiment.data
+    if not isinstance(source, TableSource) or source.time is None or experiment.scenario.name != "natural":
+        return {}
+    table, reading = source.table(data_root)
+    plain = table if source.tokens is None else table.drop_columns([source.tokens])
+    when = numbers(table, source.time)[~columns_of(plain, reading).is_test]
+    trained = {id: client.train.rows for id, client in federation.items()}
+    return {id: when[rows.numpy()] for id, rows in trained.items() if rows is not None}
 
 
 def recommended(experiment: Experiment, advice: Advice, plan: Plan | None) -> Experiment:

@@ -70,7 +70,6 @@ class Advice:
     candidate: str
     judged: str
     shape: Shape
-    differs: tuple[str, ...]
     method: Given
     rate: float
     own_rate: float
@@ -164,7 +163,7 @@ class Advice:
     @property
     def why(self) -> str:
         """What was judged, and on which data."""
-        differs = f"; what differs between clients: {', '.join(self.differs)}" if self.differs else ""
+        differs = f"; what differs between clients: {', '.join(self.shape.differs)}" if self.shape.differs else ""
         return (
             f"Judged on training samples held out in {self.folds} folds, never on test samples: "
             f"{CANDIDATES[self.judged]} was the best collaboration on all folds, "
@@ -264,7 +263,7 @@ class Advice:
             "judged": self.judged, "metric": self.task.metric.name, "level": LEVEL, "folds": self.folds,
             "stable": self.stable, "rates": list(self.rates), "rate": self.rate, "own_rate": self.own_rate,
             "pull_weights": self.method.pull_weights, "pull_bias": self.method.pull_bias,
-            "own_body": self.method.own_body, "differs": list(self.differs), "notes": self.notes,
+            "own_body": self.method.own_body, "differs": list(self.shape.differs), "notes": self.notes,
             "groups": [list(members) for members in self.groups],
             "near": {id: list(others) for id, others in self.shape.near}, "missing": list(self.missing),
             "clients": [_as_dict(client) for client in self.clients],

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from fedkin import codec
 from fedkin.advice.candidates import Shape
-from fedkin.advice.choice import Labels, Marks, Option, losses_of, marks_of, outcomes_of
+from fedkin.advice.choice import Marks, Option, losses_of, marks_of, outcomes_of, units_of
 from fedkin.analysis.paired import Outcomes
 from fedkin.codec import Params
 from fedkin.engines import Setup
 from fedkin.errors import MethodError, RunError
 from fedkin.federation import Client, Federation, Samples, Task
+from fedkin.federation.arrays import Floats, Ints
 from fedkin.folders import make_durable
 from fedkin.keys import rng
 from fedkin.learning.models import Model
@@ -39,30 +39,12 @@ LATEST = 0.25
 
 
 @dataclass(frozen=True, eq=False)
-class RowFacts:
-    """Facts about a client's samples, in addition to their values.
-
-    person [n]: the person of each training sample, as a number; a person's samples are one unit, never split. None:
-    each sample is independent. when [n]: their times; the latest are held out. None: samples are held out at random.
-    tested: the person of each test sample.
-    """
-
-    person: Labels | None = None
-    when: npt.NDArray[np.float64] | None = None
-    tested: Labels | None = None
-
-
-@dataclass(frozen=True, eq=False)
 class Folds:
-    """One client's folds. fold: the fold of each training sample, [n] from 0; -1 for samples always trained on.
+    """One client's folds. fold: the fold of each training sample, [n] from 0; -1 for samples always trained on."""
 
-    units [n]: the person of each sample, as `RowFacts.person`.
-    """
-
-    fold: Labels
+    fold: Ints
     count: int
     by_time: bool = False
-    units: Labels | None = None
 
     @property
     def splits(self) -> int:
@@ -74,28 +56,27 @@ class Folds:
         """The share of the samples that a model is trained on."""
         return float((self.fold < 0).mean()) if self.by_time else 1 - 1 / self.count
 
-    def trained(self, split: int) -> Labels:
+    def trained(self, split: int) -> Ints:
         """Rows that train the model of this split."""
         return np.flatnonzero(self.fold < 0) if self.by_time else np.flatnonzero(self.fold != split)
 
-    def validated(self, split: int) -> Labels:
+    def validated(self, split: int) -> Ints:
         """Rows that validate the model of this split."""
         return np.flatnonzero(self.fold >= 0) if self.by_time else np.flatnonzero(self.fold == split)
 
 
-def folds_of(samples: Samples, task: Task, count: int, name: str, seed: int, rows: RowFacts | None = None) -> Folds:
+def folds_of(samples: Samples, task: Task, count: int, name: str, seed: int, when: Floats | None = None) -> Folds:
     """The folds of one client's training samples; for tasks with classes, each class is distributed evenly.
 
-    name: keys the draw; samples with the same name, seed and values have the same folds. If times are known, the share
-    LATEST of the samples is held out, the latest ones; folds are then periods of time.
+    A person's samples are one unit, never split. name: keys the draw; samples with the same name, seed and values have
+    the same folds. when: their times; then the share LATEST of the samples is held out, the latest ones, and folds are
+    periods of time.
     """
-    n = len(samples)
-    rows = rows or RowFacts()
-    if rows.when is not None:
-        return Folds(_latest(rows.when, rows.person, count), count, by_time=True, units=rows.person)
+    unit = samples.units()
+    if when is not None:
+        return Folds(_latest(when, unit, count), count, by_time=True)
     draw = rng(seed, name, "folds")
-    labels = samples.labels().numpy() if task.labels else np.zeros(n, np.int64)
-    unit = np.arange(n) if rows.person is None else _units(rows.person)
+    labels = samples.labels().numpy() if task.labels else np.zeros(len(samples), np.int64)
     units = int(unit.max()) + 1
     # A unit counts as its rarest class: among a patient's samples, the event must be distributed evenly.
     rare = np.bincount(labels, minlength=int(labels.max()) + 1)[labels]
@@ -104,22 +85,18 @@ def folds_of(samples: Samples, task: Task, count: int, name: str, seed: int, row
     sizes = np.bincount(unit, minlength=units)
     shuffled = draw.permutation(units)
     ranked = shuffled[np.lexsort([-sizes[shuffled], labels[first[shuffled]]])]
-    if rows.person is None:
+    if samples.person is None:
         dealt = np.empty(units, np.int64)
         dealt[ranked] = (np.arange(units) + int(draw.integers(count))) % count
-        return Folds(dealt[unit], count)
-    return Folds(_even(ranked, sizes, labels[first], count)[unit], count, units=rows.person)
+    else:
+        dealt = _even(ranked, sizes, labels[first], count)
+    return Folds(dealt[unit], count)
 
 
-def _units(person: Labels) -> Labels:
-    """Number the persons from 0."""
-    return np.unique(person, return_inverse=True)[1].reshape(-1).astype(np.int64)
-
-
-def _even(ranked: Labels, sizes: Labels, kind: Labels, count: int) -> Labels:
+def _even(ranked: Ints, sizes: Ints, kind: Ints, count: int) -> Ints:
     """Assign units of different sizes in turn to the fold with fewest samples of their class, then of all classes."""
     dealt = np.empty(len(sizes), np.int64)
-    of_class: Mapping[int, Labels] = {int(value): np.zeros(count, np.int64) for value in np.unique(kind)}
+    of_class: Mapping[int, Ints] = {int(value): np.zeros(count, np.int64) for value in np.unique(kind)}
     totals = np.zeros(count, np.int64)
     for unit in ranked:
         counts = of_class[int(kind[unit])]
@@ -128,10 +105,9 @@ def _even(ranked: Labels, sizes: Labels, kind: Labels, count: int) -> Labels:
     return dealt
 
 
-def _latest(when: npt.NDArray[np.float64], person: Labels | None, count: int) -> Labels:
+def _latest(when: Floats, unit: Ints, count: int) -> Ints:
     """Hold out the share LATEST of the samples in `count` periods; a unit has the time of its latest sample."""
     n = len(when)
-    unit = np.arange(n) if person is None else _units(person)
     latest = np.full(n, -np.inf)
     np.maximum.at(latest, unit, when)
     when = latest[unit]
@@ -146,10 +122,10 @@ def _latest(when: npt.NDArray[np.float64], person: Labels | None, count: int) ->
     return top[unit]
 
 
-Values = npt.NDArray[np.float64]
-
+# Called with a step in words, the number of its parts that are done, and of all.
+Progress = Callable[[str, int, int], None]
 # The outcomes of each client's models, by (number of the rate, split, shape) and id.
-Outputs = dict[tuple[int, int, Shape], dict[str, Values]]
+Outputs = dict[tuple[int, int, Shape], dict[str, Floats]]
 # Clients in one run: a larger number uses the processor better; with a smaller number, a stop loses less work.
 _TOGETHER = 400
 
@@ -195,6 +171,7 @@ class Work:
     """All runs of an advice: every shape of every split is trained with every learning rate.
 
     shapes: for each split {shape to train: whether clients that share a model also get own heads, of each strength}.
+    folder: where the outcomes of finished runs are, if they are stored.
     own_bodies: for each split the only shape to train, whose clients then get own bodies (empty: all shapes).
     """
 
@@ -203,6 +180,8 @@ class Work:
     shapes: Sequence[Mapping[Shape, bool]]
     rates: Sequence[float]
     bench: Bench
+    progress: Progress
+    folder: Path | None
     strengths: Sequence[Strength] = ()
     own_bodies: Sequence[Shape] = ()
 
@@ -216,35 +195,31 @@ class Work:
         size = max(1, _TOGETHER // len(self.federation))
         return [parts[start : start + size] for start in range(0, len(parts), size)]
 
-    def run_all(
-        self,
-        folder: Path | None,
-        progress: Callable[[int, int], None],
-        goes_on: Callable[[int], bool] = lambda rate: True,
-    ) -> Outputs:
+    def run_all(self, step: str, place: str, goes_on: Callable[[int], bool] = lambda rate: True) -> Outputs:
         """Do all runs; returns {(rate, split, shape): {id: outcomes of its models on held-out samples}}.
 
         Outcomes are [models, 2, samples], with losses: of the shared model, and with heads one more model per strength.
-        Finished runs in `folder` are read. progress(runs done, runs in all) is called before each run, and at the end;
-        goes_on(rate) before the first rate and before each rate not yet in `folder`: if False, this and later rates are
-        left out.
+        Finished runs in `folder`/`place` are read. The progress of this step is told before each run, and at the end;
+        goes_on(rate) is called before the first rate and before each rate not yet there: if False, this and later rates
+        are left out.
         """
         outputs: Outputs = {}
         runs = self._parts_by_run()
         total = len(self.rates) * len(runs)
         for rate in range(len(self.rates)):
             numbers = range(rate * len(runs), (rate + 1) * len(runs))
-            paths = [None if folder is None else folder / f"run-{number}.safetensors" for number in numbers]
+            names = [f"{place}/run-{number}.safetensors" for number in numbers]
+            paths = [None if self.folder is None else self.folder / name for name in names]
             # Finished runs are read even without time for further ones.
             finished = rate > 0 and all(path is not None and path.exists() for path in paths)
             if not finished and not goes_on(rate):
                 break
             for number, path, parts in zip(numbers, paths, runs, strict=True):
-                progress(number, total)
+                self.progress(step, number, total)
                 outcomes = self._read_or_run(path, rate, parts)
-                for place, part in enumerate(parts):
-                    outputs[rate, part.split, part.shape] = {id: outcomes[f"{place}/{id}"] for id in self.federation}
-        progress(total, total)
+                for at, part in enumerate(parts):
+                    outputs[rate, part.split, part.shape] = {id: outcomes[f"{at}/{id}"] for id in self.federation}
+        self.progress(step, total, total)
         return outputs
 
     def marks(self, outputs: Outputs, option: Option, shapes: Sequence[Shape], id: str, fold: int) -> Marks | None:
@@ -257,13 +232,14 @@ class Work:
         split = 0 if dealt.by_time else fold
         rows = dealt.validated(split)
         inside = dealt.fold[rows] == fold
-        truth = self.federation[id].train.labels().numpy()[rows][inside] if kind == "risk" else None
+        samples = self.federation[id].train.take(rows[inside])
+        truth = samples.labels().numpy() if kind == "risk" else None
         models = outputs[rate, split, shapes[split]][id]
         values, losses = models[min(model, len(models) - 1)][:, inside]
-        units = None if dealt.units is None else dealt.units[rows][inside]
-        return marks_of(Outcomes(kind, values, truth), float(losses.mean()) if len(losses) else math.nan, units)
+        loss = float(losses.mean()) if len(losses) else math.nan
+        return marks_of(Outcomes(kind, values, truth), loss, units_of(samples))
 
-    def _read_or_run(self, path: Path | None, rate: int, parts: Sequence[_Part]) -> dict[str, Values]:
+    def _read_or_run(self, path: Path | None, rate: int, parts: Sequence[_Part]) -> dict[str, Floats]:
         """Read the outcomes of a run from a file; if there is none, do the run and write them, if it has a path."""
         if path is not None and path.exists():
             return _read(path)
@@ -272,7 +248,7 @@ class Work:
             _write(path, outcomes)
         return outcomes
 
-    def _run(self, rate: int, parts: Sequence[_Part]) -> dict[str, Values]:
+    def _run(self, rate: int, parts: Sequence[_Part]) -> dict[str, Floats]:
         """Train these parts in one run; returns the outcomes of their models, by "place of the part/id"."""
         clients: list[Client] = []
         # They are contiguous in memory, because batches are drawn from them many times.
@@ -300,7 +276,7 @@ class Work:
                 outcomes[f"{place}/{id}"] = self._outcomes(net, module, params, train, test)
         return outcomes
 
-    def _outcomes(self, net: Net, module: BodyHead, params: Params, train: Samples | None, test: Samples) -> Values:
+    def _outcomes(self, net: Net, module: BodyHead, params: Params, train: Samples | None, test: Samples) -> Floats:
         """[models, 2, samples]: outcomes and losses; train: samples to fit a client's own heads to (None: no heads)."""
         if not len(test):
             return np.empty((1, 2, 0))
@@ -336,12 +312,12 @@ def trained(method: Given, federation: Federation, bench: Bench, rate: float) ->
     return net, execute(setup, run, name="advice", scenario=federation.name)
 
 
-def _write(path: Path, outcomes: Mapping[str, Values]) -> None:
+def _write(path: Path, outcomes: Mapping[str, Floats]) -> None:
     make_durable(path.parent)
     write_bytes(path, codec.encode({name: torch.from_numpy(np.array(values)) for name, values in outcomes.items()}))
 
 
-def _read(path: Path) -> dict[str, Values]:
+def _read(path: Path) -> dict[str, Floats]:
     try:
         return {name: tensor.numpy() for name, tensor in codec.decode(path.read_bytes()).items()}
     except MethodError as error:

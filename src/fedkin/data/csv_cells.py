@@ -132,7 +132,7 @@ def _is_spelt_as_usual(texts: pa.ChunkedArray, typed: pa.ChunkedArray) -> bool:
     texts = pc.utf8_trim_whitespace(texts)
     if pa.types.is_boolean(typed.type):
         texts = pc.utf8_lower(texts)
-    elif not is_numeric(typed.type):
+    elif not (pa.types.is_integer(typed.type) or pa.types.is_floating(typed.type)):
         return True
     # Some programs write 7 as 7.0.
     return _all(pc.equal(pc.replace_substring_regex(texts, r"\.0$", ""), typed.cast(pa.string())))
@@ -209,11 +209,6 @@ def code_example(cells: pa.ChunkedArray, typed: pa.ChunkedArray) -> str:
         return ""
     rows = rows_where(pc.match_substring_regex(cells, _LEADING))
     return str(cells[rows[0]].as_py().strip()) if rows else ""
-
-
-def is_numeric(kind: pa.DataType) -> bool:
-    """Whether values of this type are whole numbers or floats."""
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
 def rows_where(flags: pa.ChunkedArray) -> list[int]:

@@ -6,20 +6,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from fedkin.errors import ConfigError, DataError
 from fedkin.federation import Samples, Scale, Task
+from fedkin.federation.arrays import Flags, Ints, Names
 
 if TYPE_CHECKING:
     from fedkin.federation.table_encoding import Encoding, Target
 
 Split = Literal["train", "test"]
 SPLITS: tuple[Split, Split] = ("train", "test")
-Names = npt.NDArray[np.str_]
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,7 @@ class Part:
     def __len__(self) -> int:
         return len(self.y)
 
-    def by_class(self, classes: int) -> list[npt.NDArray[np.int64]]:
+    def by_class(self, classes: int) -> list[Ints]:
         """The rows of every class 0..classes-1, ascending; raises ConfigError if samples have no class label."""
         if self.y.ndim != 1 or self.y.is_floating_point():
             raise ConfigError("scenario.name: it deals samples out by their class labels, and these have none")
@@ -53,19 +51,11 @@ class Part:
         order = np.argsort(labels, kind="stable")
         return np.split(order, np.searchsorted(labels[order], np.arange(1, classes)))
 
-
-def train_and_test(
-    x: Tensor, y: Tensor, is_test: npt.NDArray[np.bool_], client: Names | None = None, group: Names | None = None,
-    person: Ints | None = None,
-) -> tuple[Part, Part]:  # fmt: skip
-    """Return (training part, held-out part); is_test: [N] True for held-out samples."""
-    train, test = (
-        Part(
-            x[rows], y[rows], None if client is None else client[rows], None if group is None else group[rows],
-            None if person is None else person[rows],
-        ) for rows in (~is_test, is_test)
-    )  # fmt: skip
-    return train, test
+    def split(self, is_test: Flags) -> tuple[Part, Part]:
+        """Return (training part, held-out part); is_test: [N] True for held-out samples."""
+        known = {name: values for name, values in vars(self).items() if values is not None}
+        train, test = (Part(**{name: values[rows] for name, values in known.items()}) for rows in (~is_test, is_test))
+        return train, test
 
 
 @dataclass(frozen=True)
@@ -95,7 +85,7 @@ class Dataset:
         """The split of that name."""
         return self.train if split == "train" else self.test
 
-    def samples(self, split: Split, rows: npt.NDArray[np.int64]) -> Samples:
+    def samples(self, split: Split, rows: Ints) -> Samples:
         """These rows of a split, without copying a sample."""
         part = self.part(split)
         person = None if part.person is None else torch.from_numpy(part.person)

@@ -17,6 +17,7 @@ from fedkin.data.csv_cells import is_number_like
 from fedkin.data.sources.tables import all_rare_columns, unnamed_codes
 from fedkin.data.table_files import column_notes
 from fedkin.errors import first_few
+from fedkin.federation.arrays import Flags, Floats, Ints
 from fedkin.federation.table_columns import Reading
 from fedkin.federation.table_encoding import Encoded, encoded, lone_classes
 from fedkin.federation.table_values import codes, numbers
@@ -32,8 +33,6 @@ CHECKS = (
     "spelling of classes, categories and clients", "classes that one client alone has", "values such as -999",
     "other units or codings at one client", "columns that the rows are sorted by",
 )  # fmt: skip
-Labels = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 _NONE = np.zeros(0, np.int64)
 # `without` leaves out the columns with these kinds of findings.
 _USELESS = ("id", "constant")
@@ -107,8 +106,8 @@ class _Column(NamedTuple):
     name: str
     stored: pa.DataType
     texts: list[str]
-    place: Labels
-    often: Labels
+    place: Ints
+    often: Ints
     values: Floats | None = None
 
     @classmethod
@@ -212,18 +211,14 @@ def _column_findings(table: pa.Table, column: _Column) -> Iterator[Finding]:
 
 def _numbers_as_text(column: _Column) -> Iterator[Finding]:
     name, whole = column.name, int(column.often.sum())
-    dated = [number for number, value in enumerate(column.texts) if _DATE.match(value)]
-    if int(column.often[dated].sum()) > _NUMBERS * whole:
-        what = f"are dates, such as {column.texts[dated[0]]!r}, and are read as text: write them as 2026-01-31"
-        yield Finding("text", f"values of column {name!r} {what}", (name,))
-        return
-    dated = [number for number, value in enumerate(column.texts) if _is_iso_date(value)]
-    if int(column.often[dated].sum()) > _NUMBERS * whole:
-        wrong = next((value for value in column.texts if not _is_iso_date(value)), None)
-        how = "make dates of them" if wrong is None else f"{wrong!r} is none: correct it, or leave it empty"
-        what = f"are dates, such as {column.texts[dated[0]]!r}, and are read as text: {how}"
-        yield Finding("text", f"values of column {name!r} {what}", (name,))
-        return
+    wrong = next((value for value in column.texts if not _is_iso_date(value)), None)
+    how = "make dates of them" if wrong is None else f"{wrong!r} is none: correct it, or leave it empty"
+    for is_date, advice in ((_DATE.match, "write them as 2026-01-31"), (_is_iso_date, how)):
+        dated = [number for number, value in enumerate(column.texts) if is_date(value)]
+        if int(column.often[dated].sum()) > _NUMBERS * whole:
+            what = f"are dates, such as {column.texts[dated[0]]!r}, and are read as text: {advice}"
+            yield Finding("text", f"values of column {name!r} {what}", (name,))
+            return
     odd = [number for number, value in enumerate(column.texts) if not is_number_like(value)]
     share = 1 - int(column.often[odd].sum()) / whole
     if share > _NUMBERS and odd:
@@ -274,7 +269,7 @@ def _leaks(inputs: list[_Column], target: str, y: npt.NDArray[Any]) -> Iterator[
             yield Finding("leak", f"{what}: {ask}", (column.name,))
 
 
-def _places(column: _Column, rows: int) -> Labels | None:
+def _places(column: _Column, rows: int) -> Ints | None:
     """[n] the number of each row's value, or of its bin; None if there are too many values for the rows."""
     bins = min(_BINS, rows // _PER_BIN)
     if column.values is None:
@@ -289,7 +284,7 @@ def _places(column: _Column, rows: int) -> Labels | None:
     return np.searchsorted(cuts, values, side="right").astype(np.int64)
 
 
-def _unexplained_share(place: Labels, y: npt.NDArray[Any]) -> float | None:
+def _unexplained_share(place: Ints, y: npt.NDArray[Any]) -> float | None:
     """The share of errors, or of variance, that is left once the row's bin is known; None with too few errors."""
     if y.dtype.kind == "i":
         shape = place.max() + 1, y.max() + 1
@@ -425,8 +420,7 @@ def of_numbers(values: Mapping[str, Any]) -> Skew | None:
 
 
 def _furthest(ids: list[str], distance: Any) -> tuple[str, ...]:
-    order = np.lexsort((np.arange(len(ids)), -np.asarray(distance)))
-    return tuple(ids[place] for place in order[:3])
+    return tuple(ids[place] for place in np.argsort(-distance, kind="stable")[:3])
 
 
 # -- more checks -----------------------------------------------------------------------------------------------------
@@ -459,7 +453,7 @@ def _persons(table: pa.Table, reading: Reading, arrays: Encoded, useless: set[st
             yield from _person(_Column.of(table, name, "category"), is_test, client)
 
 
-def _person(column: _Column, is_test: npt.NDArray[np.bool_], client: Labels) -> Iterator[Finding]:
+def _person(column: _Column, is_test: Flags, client: Ints) -> Iterator[Finding]:
     """Find out whether the column may name persons; is_test, client: of each row."""
     name, place, count = column.name, column.place, len(column.texts)
     if count < _PERSONS or not _FEW_ROWS[0] <= len(place) / count <= _FEW_ROWS[1]:
@@ -472,7 +466,7 @@ def _person(column: _Column, is_test: npt.NDArray[np.bool_], client: Labels) -> 
         yield Finding("person", f"{what}: {advice}", (name,))
 
 
-def _at_one_client(column: _Column, client: Labels) -> npt.NDArray[np.bool_]:
+def _at_one_client(column: _Column, client: Ints) -> Flags:
     """Whether each value of a category is in rows of one client only; client: the number of each row's client."""
     filled, count = column.place >= 0, len(column.texts)
     low, high = np.full(count, client.max()), np.zeros(count, np.int64)
@@ -494,7 +488,7 @@ def _unlike_clients(inputs: list[_Column], arrays: Encoded) -> Iterator[Finding]
         yield from _order(column.name, values)
 
 
-def _codings(column: _Column, clients: Mapping[str, Labels]) -> Iterator[Finding]:
+def _codings(column: _Column, clients: Mapping[str, Ints]) -> Iterator[Finding]:
     """Find a client that has no category of the column in common with other clients."""
     held = {id: set(column.place[rows].tolist()) - {-1} for id, rows in clients.items()}
     for id, here in held.items():

@@ -22,6 +22,7 @@ from fedkin.untrusted import error_text
 Names = npt.NDArray[np.str_]
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
 
 
 def clients_of(
@@ -292,15 +293,7 @@ def _input_and_target(item: Any, place: str, target: str | None) -> tuple[Any, A
 
 def _array(value: Any, place: str, batch: bool) -> npt.NDArray[Any]:
     """[rows, ...] the values of one sample, or of a batch, in their own type: whole numbers stay whole numbers."""
-    if isinstance(value, Tensor):
-        array: npt.NDArray[Any] = value.detach().cpu().numpy()
-    elif hasattr(value, "convert") and hasattr(value, "mode"):
-        array = picture(value)
-    else:
-        try:
-            array = np.asarray(value)
-        except ValueError as error:
-            raise DataError(f"{place}: expected numbers in one array ({error_text(error)})") from None
+    array = picture(value) if hasattr(value, "convert") and hasattr(value, "mode") else as_numpy(value, place)
     if array.dtype.kind not in "buif":
         raise DataError(f"{place}: expected numbers, a tensor or a picture, got {type(value).__name__}")
     # Python's floats have 64 bits, but 32 are enough here.

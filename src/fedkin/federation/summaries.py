@@ -95,7 +95,8 @@ class TableSummary(AsJson):
         A target of numbers that is declared as classes counts as text, since some participants' files may have leading
         zeros.
         """
-        return ColumnTypes(self.types, "text" if self.target == "number" and _has_classes(reading) else self.target)
+        as_text = self.target == "number" and reading.kind not in (None, "regression")
+        return ColumnTypes(self.types, "text" if as_text else self.target)
 
     def of(self, names: Collection[str]) -> TableSummary:
         """Return the summary of these input columns only."""
@@ -185,11 +186,6 @@ def _target_summary(
         return tuple(distinct), None
     (profile,) = table_encoding.profiles_of(columns, table.select([reading.target]), {reading.target: "number"}, where)
     return None, profile.numbers[reading.target]
-
-
-def _has_classes(reading: Reading) -> bool:
-    """Whether the experiment says that the target has classes."""
-    return reading.kind not in (None, "regression")
 
 
 def _not_countable(counts: Mapping[str, int], declared: bool) -> str:

@@ -66,10 +66,6 @@ class Columns:
     others: Sequence[str]
     person: Ints | None
 
-    def training(self, table: pa.Table) -> dict[str, pa.Table]:
-        """The training rows of each client, from a table with the same rows."""
-        return {id: table.take(rows[~self.is_test[rows]]) for id, rows in self.rows.items()}
-
 
 def columns_of(table: pa.Table, reading: Reading, where: str = "frame") -> Columns:
     """Split the table by the roles of its columns; raises DataError naming `where`, column, and row or client."""

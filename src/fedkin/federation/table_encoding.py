@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Self
@@ -103,36 +103,21 @@ class Profile(AsJson):
     categories: Mapping[str, Mapping[str, Count]]
 
     @classmethod
-    def merged(cls, profiles: Iterable[Profile]) -> Profile:
-        """The profile of all rows together; the order of the profiles does not matter.
-
-        Raises DataError if they have different columns.
+    def merged(cls, profiles: Sequence[Profile]) -> Profile:
+        """The profile of all rows together, from profiles of the same columns; their order does not matter.
 
         >>> kinds = {"age": "number"}
         >>> parts = [profile(pa.table({"age": ages}), kinds) for ages in ([50, 70], [90])]
         >>> Profile.merged(parts) == profile(pa.table({"age": [50, 70, 90]}), kinds)
         True
         """
-        parts = list(profiles)
-        if not parts:
-            raise DataError("profiles: expected at least one, got none")
-        first = parts[0]
-        for part in parts:
-            first.check_columns(part)
-        moments = {name: Moments.merged([part.numbers[name] for part in parts]) for name in first.numbers}
-        counts = {name: Counter[str]() for name in first.categories}
-        for part in parts:
+        moments = {name: Moments.merged([part.numbers[name] for part in profiles]) for name in profiles[0].numbers}
+        counts = {name: Counter[str]() for name in profiles[0].categories}
+        for part in profiles:
             for name, client_counts in part.categories.items():
                 counts[name].update(client_counts)
         categories = {name: dict(sorted(total.items())) for name, total in counts.items()}
-        return cls(sum(part.rows for part in parts), moments, categories)
-
-    def check_columns(self, other: Profile) -> None:
-        """Raise DataError if another profile has other columns."""
-        if (self.numbers.keys(), self.categories.keys()) != (other.numbers.keys(), other.categories.keys()):
-            odd = sorted({*self.numbers, *self.categories} ^ {*other.numbers, *other.categories})
-            what = f"{odd[0]!r} is in one only" if odd else "a column is a number in one and a category in another"
-            raise DataError(f"profiles: expected the same columns in all; {what}")
+        return cls(sum(part.rows for part in profiles), moments, categories)
 
     def check(self) -> None:
         """Raise DataError if it counts more values than rows."""
@@ -168,11 +153,11 @@ def profile(table: pa.Table, kinds: Mapping[str, Column]) -> Profile:
 
 
 def profiles_of(columns: Columns, table: pa.Table, kinds: Mapping[str, Column], where: str) -> list[Profile]:
-    """The profile of each client's training rows in these columns."""
+    """The profile of each client's training rows in these columns of a table with the same rows."""
     profiles = []
-    for id, rows in columns.training(table).items():
+    for id, rows in columns.rows.items():
         try:
-            profiles.append(profile(rows, kinds))
+            profiles.append(profile(table.take(rows[~columns.is_test[rows]]), kinds))
         except DataError as error:
             raise DataError(f"{where}: client {id!r}: {error}") from None
     return profiles
@@ -200,7 +185,7 @@ class Encoding(AsJson):
     flagged: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, profiles: Iterable[Profile], kinds: Mapping[str, Column], least: int = 10) -> Encoding:
+    def of(cls, profiles: Sequence[Profile], kinds: Mapping[str, Column], least: int = 10) -> Encoding:
         """The encoding of all clients' rows, from their profiles; the order of the clients does not matter.
 
         least: categories and missing values get inputs of their own if at least `least` rows have them; the other

@@ -13,11 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedkin.errors import DataError
-from fedkin.federation.arrays import Ints
+from fedkin.federation.arrays import Floats, Ints
 from fedkin.untrusted import error_text
 
 Column = Literal["number", "category"]
-Floats = npt.NDArray[np.float64]
 
 _SECONDS_A_DAY = 86_400.0
 _UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}

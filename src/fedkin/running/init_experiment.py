@@ -159,8 +159,7 @@ def table_source(data: Path, given: DataOptions) -> TableSource:
 
 def inspected_table(source: TableSource, data: Path) -> tuple[Reading, Inspection]:
     """Return (the roles of the columns, an inspection of the table)."""
-    table, owner = source.table(Path())
-    reading = source.reading(owner)
+    table, reading = source.table(Path())
     return reading, inspected(table, reading, str(data))
 
 

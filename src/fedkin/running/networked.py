@@ -252,7 +252,7 @@ def serve(
         return done
     root = data_root or Path("data")
     with experiment.claimed(folder, root):
-        reading = experiment.data.reading("") if isinstance(experiment.data, TableSource) else None
+        reading = experiment.data if isinstance(experiment.data, TableSource) else None
         kept, (checkpoint, _) = folder / "federation.json", Checkpoints(folder).survey()
         registration = Registration(
             link, settings, setup_of, experiment.network, name=experiment.name, reading=reading,

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
+from data_sets import owned, toy
 from fedkin.data import SCENARIOS
-from fedkin.data.dataset import Dataset
 from fedkin.data.scenarios import Scenario
 from fedkin.data.scenarios.drift import Drift
 from fedkin.data.scenarios.label_skew import (
@@ -28,8 +25,6 @@ from fedkin.data.scenarios.natural import Domains, Natural, Regions
 from fedkin.data.scenarios.shifts import LabelSwap, RotatedMasked
 from fedkin.federation import Federation
 from support import present
-
-Toy = Callable[..., Dataset]
 
 CASES = [
     Iid(clients=7),
@@ -95,7 +90,7 @@ def test_every_scenario_is_here() -> None:
 
 
 @pytest.mark.parametrize("scenario", CASES, ids=case_name)
-def test_no_sample_twice_and_split_from_split(scenario: Scenario, owned: Toy) -> None:
+def test_no_sample_twice_and_split_from_split(scenario: Scenario) -> None:
     dataset = owned()
     before = dataset.train.x.clone(), dataset.train.y.clone(), dataset.test.x.clone()
     federation = scenario.build(dataset, 3)
@@ -119,7 +114,7 @@ def test_no_sample_twice_and_split_from_split(scenario: Scenario, owned: Toy) ->
 
 
 @pytest.mark.parametrize("scenario", CASES, ids=case_name)
-def test_seeds(scenario: Scenario, owned: Toy) -> None:
+def test_seeds(scenario: Scenario) -> None:
     first, again, other = (scenario.build(owned(), seed) for seed in (0, 0, 1))
     assert list(first) == list(again) != list(other)
     assert first.planted == again.planted
@@ -130,19 +125,8 @@ def test_seeds(scenario: Scenario, owned: Toy) -> None:
             assert parts[0] != parts[1], "other samples for the clients made first, second, ..."
 
 
-@pytest.mark.parametrize(
-    "name", ["iid", "rotated-masked", "classes-per-client", "dirichlet", "shards", "quantity-skew"]
-)
-@given(clients=st.integers(2, 40), seed=st.integers(0, 50))
-def test_ids_are_no_positions(toy: Toy, name: str, clients: int, seed: int) -> None:
-    dataset = toy(600, 300)
-    federation = SCENARIOS[name].model_validate({"clients": clients}).build(dataset, seed)
-    assert sorted(federation) == [f"c{number:02d}" for number in range(clients)]
-    assert all(int(id[1:]) != place for place, id in enumerate(federation))
-
-
 @pytest.mark.parametrize("scenario", CASES, ids=case_name)
-def test_other_names_for_clients_change_nothing_else(scenario: Scenario, owned: Toy) -> None:
+def test_other_names_for_clients_change_nothing_else(scenario: Scenario) -> None:
     federation = scenario.build(owned(), 0)
     other = {id: f"x{number}" for number, id in enumerate(sorted(federation))}
     renamed = federation.relabel(other).reorder([other[id] for id in reversed(list(federation))])
@@ -152,7 +136,7 @@ def test_other_names_for_clients_change_nothing_else(scenario: Scenario, owned: 
     assert back.fingerprint() == federation.fingerprint()
 
 
-def test_ids_do_not_follow_groups(toy: Toy) -> None:
+def test_ids_do_not_follow_groups() -> None:
     """Sorted by id, clients of a group must not stand together, as they do in the order of making."""
     runs = []
     for seed in range(5):

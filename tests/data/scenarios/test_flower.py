@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from data_sets import toy
 from fedkin.data.dataset import Dataset, Part
 from fedkin.data.scenarios import SCENARIOS
 from fedkin.errors import ConfigError
@@ -19,8 +19,6 @@ from fedkin.federation import Client, Federation
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import execute
 from support import module_at
-
-Toy = Callable[..., Dataset]
 
 Partitioned: Any = module_at(Path(__file__).parents[3] / "examples" / "flower_partitioner.py").Partitioned
 
@@ -69,7 +67,7 @@ def owned(dataset: Dataset) -> Dataset:
         ("NaturalIdPartitioner", {"partition_by": "client"}),
     ],
 )
-def test_partitions_become_clients(partitioner: str, arguments: dict[str, Any], toy: Toy) -> None:
+def test_partitions_become_clients(partitioner: str, arguments: dict[str, Any]) -> None:
     dataset = owned(toy())
     made = built(dataset, partitioner, **arguments)
     train = {id: rows(client) for id, client in made.items()}
@@ -89,7 +87,7 @@ def test_partitions_become_clients(partitioner: str, arguments: dict[str, Any], 
 
 
 @needing
-def test_it_is_what_the_partitioner_says_with_the_runs_seed(toy: Toy) -> None:
+def test_it_is_what_the_partitioner_says_with_the_runs_seed() -> None:
     from datasets import Dataset as Table
     from flwr_datasets.partitioner import DirichletPartitioner
 
@@ -104,7 +102,7 @@ def test_it_is_what_the_partitioner_says_with_the_runs_seed(toy: Toy) -> None:
 
 
 @needing
-def test_test_samples_follow_the_labels_or_are_partitioned_too(toy: Toy) -> None:
+def test_test_samples_follow_the_labels_or_are_partitioned_too() -> None:
     made = built(toy(), "PathologicalPartitioner", **PATHOLOGICAL)
     for client in made.values():
         assert {row % 10 for row in rows(client, "test")} == {row % 10 for row in rows(client)}
@@ -126,7 +124,7 @@ def test_test_samples_follow_the_labels_or_are_partitioned_too(toy: Toy) -> None
         ("IidPartitioner", {"num_partitions": 500}, "have no sample|IidPartitioner, train"),
     ],
 )  # fmt: skip
-def test_what_a_partitioner_refuses_is_said(partitioner: str, arguments: dict[str, Any], words: str, toy: Toy) -> None:
+def test_what_a_partitioner_refuses_is_said(partitioner: str, arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         built(toy(), partitioner, **arguments)
 
@@ -145,7 +143,7 @@ def test_an_experiment_runs_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert sorted(result.scores) == ["c00", "c01", "c02"]
 
 
-def test_without_the_package_it_says_what_to_install(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "flwr_datasets", None)
     with pytest.raises(ConfigError, match=r'pip install "fedkin\[flwr-datasets\]"'):
         built(toy(), "IidPartitioner", num_partitions=3)

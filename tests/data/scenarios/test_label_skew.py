@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.optimize import brentq
 
-from fedkin.data.dataset import Dataset
+from data_sets import labelled
 from fedkin.data.scenarios.base import Scenario
 from fedkin.data.scenarios.dealing import apportion, dirichlet, raised_to_least, tests_like
 from fedkin.data.scenarios.label_skew import (
@@ -36,9 +35,6 @@ from support import present
 # -- Equal random parts --------------------------------------------------------------------------------------------
 
 
-Make = Callable[..., Dataset]
-
-
 def rows_of(federation: Federation, split: str = "train") -> list[int]:
     return [row for client in federation.values() for row in getattr(client, split).rows.tolist()]
 
@@ -53,7 +49,7 @@ def members(federation: Federation) -> Counter[str]:
     return Counter(present(federation.planted).values())
 
 
-def test_parts(labelled: Make) -> None:
+def test_parts() -> None:
     federation = Iid(clients=7).build(labelled(20, 10), 0)
     assert sorted(federation.sizes.values()) == [28, 28, 28, 29, 29, 29, 29]
     assert sorted(len(client.test) for client in federation.values()) == [14] * 5 + [15] * 2
@@ -73,7 +69,7 @@ def test_parts(labelled: Make) -> None:
     least=st.integers(1, 9),
     seed=st.integers(0, 1000),
 )
-def test_any(labelled: Make, clients: int, law: Any, alpha: float, least: int, seed: int) -> None:
+def test_any(clients: int, law: Any, alpha: float, least: int, seed: int) -> None:
     assume(clients * least <= 300)
     federation = QuantitySkew(clients=clients, law=law, alpha=alpha, min_size=least).build(labelled(30, 10), seed)
     assert sorted(rows_of(federation)) == list(range(300)), "every sample exactly once"
@@ -84,7 +80,7 @@ def test_any(labelled: Make, clients: int, law: Any, alpha: float, least: int, s
     assert set(members(federation)) == {"all"}
 
 
-def test_power_law(labelled: Make) -> None:
+def test_power_law() -> None:
     sizes = list(QuantitySkew(clients=50, law="power", alpha=1.2).build(labelled(5000, 10), 0).sizes.values())
     ranked = np.sort(sizes)[::-1]
     fit = stats.linregress(np.log(1 + np.arange(50)), np.log(ranked))
@@ -92,7 +88,7 @@ def test_power_law(labelled: Make) -> None:
     assert sizes != sorted(sizes, reverse=True), "the order of clients does not tell the size"
 
 
-def test_dirichlet_law(labelled: Make) -> None:
+def test_dirichlet_law() -> None:
     """The variance of a share is (1/n) (1 - 1/n) / (n alpha + 1)."""
     made, scenario = labelled(1000, 10), QuantitySkew(clients=10, alpha=0.7)
     shares = [np.array(list(scenario.build(made, seed).sizes.values())) / 10000 for seed in range(100)]
@@ -116,7 +112,7 @@ def table(federation: Federation, split: str = "train", classes: int = 10) -> np
     sizes=st.sampled_from(["drawn", "equal"]),
     seed=st.integers(0, 1000),
 )
-def test_any_of_dirichlet(labelled: Make, clients: int, alpha: float, least: int, sizes: Any, seed: int) -> None:
+def test_any_of_dirichlet(clients: int, alpha: float, least: int, sizes: Any, seed: int) -> None:
     assume(clients * least <= 200)
     federation = Dirichlet(clients=clients, alpha=alpha, min_size=least, sizes=sizes).build(labelled(20, 10), seed)
     assert distinct(federation, "train")
@@ -132,7 +128,7 @@ def test_any_of_dirichlet(labelled: Make, clients: int, alpha: float, least: int
 
 
 @pytest.mark.slow
-def test_shares_are_those_of_the_distribution(labelled: Make) -> None:
+def test_shares_are_those_of_the_distribution() -> None:
     """Two clients: the first's share of a class is Beta(alpha, alpha), of variance 1 / (4 (2 alpha + 1))."""
     made, scenario = labelled(1000, 1, classes=20), Dirichlet(clients=2, alpha=0.8)
     shares = [table(scenario.build(made, seed), classes=20)[0] / 1000 for seed in range(40)]
@@ -140,7 +136,7 @@ def test_shares_are_those_of_the_distribution(labelled: Make) -> None:
     assert np.var(shares) == pytest.approx(1 / (4 * 2.6), rel=0.1)
 
 
-def test_filling_up_leaves_the_others_alone(labelled: Make) -> None:
+def test_filling_up_leaves_the_others_alone() -> None:
     """Clients between the least and the level of the largest keep exactly what they have."""
     dataset = labelled(100, 10)
     before = Dirichlet(clients=50, alpha=0.5, min_size=1).build(dataset, 3)
@@ -163,7 +159,7 @@ def test_filling_up_leaves_the_others_alone(labelled: Make) -> None:
 
 
 @pytest.mark.parametrize("scenario", [Dirichlet(clients=40, test_per_client=8), Shards(clients=40, test_per_client=8)])
-def test_own_draws_of_test_samples(labelled: Make, scenario: Scenario) -> None:
+def test_own_draws_of_test_samples(scenario: Scenario) -> None:
     federation = scenario.build(labelled(100, 30), 0)
     assert {len(client.test) for client in federation.values()} == {8}
     assert not distinct(federation, "test")
@@ -174,7 +170,7 @@ def test_own_draws_of_test_samples(labelled: Make, scenario: Scenario) -> None:
 # -- Shards of sorted labels ---------------------------------------------------------------------------------------
 
 
-def test_mcmahans_mnist(labelled: Make) -> None:
+def test_mcmahans_mnist() -> None:
     """100 clients, two shards of 300: two classes at most when shards do not cross labels."""
     federation = Shards().build(labelled(6000, 1000), 0)
     assert set(federation.sizes.values()) == {600}
@@ -186,7 +182,7 @@ def test_mcmahans_mnist(labelled: Make) -> None:
 
 @pytest.mark.slow
 @given(st.integers(1, 60), st.integers(1, 5), st.integers(0, 1000))
-def test_any_of_shards(labelled: Make, clients: int, shards: int, seed: int) -> None:
+def test_any_of_shards(clients: int, shards: int, seed: int) -> None:
     dataset = labelled(17, 10)
     assume(clients * shards <= 170)
     federation = Shards(clients=clients, shards=shards).build(dataset, seed)
@@ -213,7 +209,7 @@ def taken(federation: Federation) -> Counter[int]:
     return Counter(label for client in federation.values() for label in client.about["classes"])
 
 
-def test_the_papers_federation(labelled: Make) -> None:
+def test_the_papers_federation() -> None:
     """30 clients, 2 of 10 classes: seven slots a class, about 571 images a class, 1,140 and 286 a client."""
     means = []
     for seed in range(5):
@@ -231,7 +227,7 @@ def test_the_papers_federation(labelled: Make) -> None:
 
 @pytest.mark.slow
 @given(clients=st.integers(1, 40), classes=st.integers(1, 10), spare=st.integers(0, 3), seed=st.integers(0, 1000))
-def test_slots(labelled: Make, clients: int, classes: int, spare: int, seed: int) -> None:
+def test_slots(clients: int, classes: int, spare: int, seed: int) -> None:
     scenario = ClassesPerClient(clients=clients, classes=classes, spare_slots=spare)
     federation = scenario.build(labelled(200, 60), seed)
     slots = -(-clients * classes // 10) + spare
@@ -265,7 +261,7 @@ def test_sizes_solve_the_equation(total: int, count: int) -> None:
 
 
 @pytest.mark.slow
-def test_the_papers_federation_of_structured(labelled: Make) -> None:
+def test_the_papers_federation_of_structured() -> None:
     """EMNIST balanced: 47 classes of 2,400, ten clusters of five classes, the last of two, 240 clients each."""
     federation = Structured(clients=2400, clusters=10).build(labelled(2400, 400, classes=47), 0)
     assert len(federation) == 2400
@@ -289,7 +285,7 @@ def test_the_papers_federation_of_structured(labelled: Make) -> None:
     clusters=st.one_of(st.sampled_from([1, 2, 4, 5]), st.just(((3, 1), (8,)))),
     per_class=st.one_of(st.none(), st.integers(40, 300)),
 )
-def test_any_of_structured(labelled: Make, clients: int, seed: int, clusters: Any, per_class: int | None) -> None:
+def test_any_of_structured(clients: int, seed: int, clusters: Any, per_class: int | None) -> None:
     scenario = Structured(clients=max(clients, 5), clusters=clusters, per_class=per_class)
     federation = scenario.build(labelled(200, 10), seed)
     assert distinct(federation, "train")
@@ -315,7 +311,7 @@ def test_any_of_structured(labelled: Make, clients: int, seed: int, clusters: An
         (0, {"shared": 2}, [range(6), range(4, 10)]),
     ],
 )
-def test_the_papers_scenarios(labelled: Make, number: int, settings: dict[str, Any], sets: list[range]) -> None:
+def test_the_papers_scenarios(number: int, settings: dict[str, Any], sets: list[range]) -> None:
     """20 clients on a data set with Fashion-MNIST's 6,000 and 1,000 samples a class."""
     federation = parse(Mapl, settings, "scenario").build(labelled(6000, 1000), 0)
     assert members(federation) == {f"{own.start}-{own.stop - 1}": 10 for own in sets}
@@ -345,7 +341,7 @@ def test_the_papers_scenarios(labelled: Make, number: int, settings: dict[str, A
     tests=st.integers(0, 3),
     seed=st.integers(0, 1000),
 )
-def test_any_of_mapl(labelled: Make, clients: int, clusters: Any, low: int, more: int, tests: int, seed: int) -> None:
+def test_any_of_mapl(clients: int, clusters: Any, low: int, more: int, tests: int, seed: int) -> None:
     scenario = Mapl(clients=clients, clusters=clusters, per_class=(low, low + more), test_per_class=tests)
     federation = scenario.build(labelled(120, 36), seed)
     assert distinct(federation, "train")
@@ -406,7 +402,7 @@ def test_any_of_mapl(labelled: Make, clients: int, clusters: Any, low: int, more
     (Mapl, (5421, 800), {"clusters": [[0], [1]], "shared": 1}, "scenario.shared: a list of clusters already says"),
     (Mapl, (5421, 800), {"shared": 10}, "shared: 2 clusters of 10 classes would lie within one another"),
 ])  # fmt: skip
-def test_impossible(labelled: Make, scenario: type[Scenario], size: Any, settings: dict[str, Any], said: str) -> None:
+def test_impossible(scenario: type[Scenario], size: Any, settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         parse(scenario, settings, "scenario").build(labelled(*size), 0)
 
@@ -469,7 +465,7 @@ def test_dirichlet_at_its_ends(alpha: float) -> None:
 
 
 @given(st.integers(0, 1000), st.integers(1, 30))
-def test_tests_in_proportion(labelled: Make, seed: int, clients: int) -> None:
+def test_tests_in_proportion(seed: int, clients: int) -> None:
     dataset = labelled(30, 40, classes=4)
     counts = np.random.default_rng(seed).integers(0, 9, (clients, 4)) + np.eye(4, dtype=np.int64)[seed % 4]
     pools = dataset.train.by_class(4)

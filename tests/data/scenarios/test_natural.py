@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 import torch
 
 import fedkin
+from data_sets import owned, toy
 from fedkin.data import federate
 from fedkin.data.dataset import Dataset, Part
 from fedkin.data.scenarios.base import POOLED, pooled, set_apart
@@ -80,9 +80,6 @@ def test_two_groups_for_one_client() -> None:
 # -- unseen clients ------------------------------------------------------------------------------------------------
 
 
-Toy = Callable[..., Dataset]
-
-
 def test_a_share_is_drawn_by_the_seed_whatever_the_order() -> None:
     federation = small_federation(10)
     drawn = set_apart(federation, 0.3, "test", 4)
@@ -136,7 +133,7 @@ def test_samples_that_change_change_for_the_unseen_too() -> None:
     assert len(apart.at(2)[id].train) == 0
 
 
-def test_domains_are_cut_into_equal_clients(toy: Toy, owned: Toy) -> None:
+def test_domains_are_cut_into_equal_clients() -> None:
     dataset = owned(12, 3)
     federation = Domains(per_domain=4).build(dataset, 0)
     assert sorted(federation) == [f"g{g}-{k}" for g in range(3) for k in range(4)]
@@ -152,7 +149,7 @@ def test_domains_are_cut_into_equal_clients(toy: Toy, owned: Toy) -> None:
 
 
 @pytest.mark.parametrize("least", [1, 15, 30, 500])
-def test_small_clients_are_joined_within_their_group(toy: Toy, owned: Toy, least: int) -> None:
+def test_small_clients_are_joined_within_their_group(least: int) -> None:
     dataset = owned(12, 3)
     federation = Regions(min_size=least).build(dataset, 0)
     owners = present(dataset.train.client)

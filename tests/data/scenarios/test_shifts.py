@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -13,6 +12,7 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from data_sets import labelled
 from fedkin.data import federate
 from fedkin.data.dataset import Dataset, Part
 from fedkin.data.scenarios.drift import Drift
@@ -26,16 +26,13 @@ from support import present
 # -- Concept shift between groups ----------------------------------------------------------------------------------
 
 
-Make = Callable[..., Dataset]
-
-
 @given(
     how=st.sampled_from(["pairs", "shift", "random"]),
     groups=st.integers(1, 6),
     more=st.integers(0, 9),
     seed=st.integers(0, 1000),
 )
-def test_any(labelled: Make, how: Literal["pairs", "shift", "random"], groups: int, more: int, seed: int) -> None:
+def test_any(how: Literal["pairs", "shift", "random"], groups: int, more: int, seed: int) -> None:
     dataset = labelled(20, 10)
     federation = LabelSwap(clients=groups + more, groups=groups, how=how).build(dataset, seed)
     members = Counter((federation.planted or {}).values())
@@ -56,7 +53,7 @@ def test_any(labelled: Make, how: Literal["pairs", "shift", "random"], groups: i
     assert sorted(rows.tolist()) == list(range(200))
 
 
-def test_pairs_and_shift(labelled: Make) -> None:
+def test_pairs_and_shift() -> None:
     def names(how: Literal["pairs", "shift"]) -> list[list[int]]:
         made = LabelSwap(clients=6, groups=6, how=how).build(labelled(20, 10), 0)
         return [client.about["labels"] for client in sorted(made.values(), key=lambda c: str(c.group))]
@@ -171,7 +168,7 @@ def rows(samples: Samples) -> torch.Tensor:
     rounds=st.sampled_from([7, (4, 20), (9, 3, 5)]),
     seed=st.integers(0, 1000),
 )
-def test_any_drift(labelled: Make, clients: int, drifting: int, newcomers: int, rounds: Any, seed: int) -> None:
+def test_any_drift(clients: int, drifting: int, newcomers: int, rounds: Any, seed: int) -> None:
     assume(2 * drifting + newcomers < clients)
     # With more than half of the clients drawn, groups of unlike size may run out of partners: see below.
     dataset, inner = labelled(40, 10), LabelSwap(clients=clients, groups=3)
@@ -203,7 +200,7 @@ def test_any_drift(labelled: Make, clients: int, drifting: int, newcomers: int, 
     assert sorted(taken) == sorted(gone), "each client left out gives its samples to one that drifts"
 
 
-def test_before_and_after(labelled: Make) -> None:
+def test_before_and_after() -> None:
     scenario = Drift(of=GroupedClasses(clients=30), drifting=5, rounds=8, newcomers=5, joins=4)
     federation = scenario.build(labelled(60, 20), 1)
     first, later, last = (federation.at(round) for round in (1, 4, 8))
@@ -216,7 +213,7 @@ def test_before_and_after(labelled: Make) -> None:
         assert set(last[id].train.labels().tolist()) == set(last[id].test.labels().tolist()) == own
 
 
-def test_unseen_clients_are_let_alone(labelled: Make) -> None:
+def test_unseen_clients_are_let_alone() -> None:
     of = LabelSwap(clients=12, groups=2, unseen="group:swap1")
     with pytest.raises(ConfigError, match="only clients of group 'swap0' are left to draw"):
         Drift(of=of, drifting=1).build(labelled(60, 20), 0)
@@ -225,7 +222,7 @@ def test_unseen_clients_are_let_alone(labelled: Make) -> None:
     assert all(federation[id].joins == 1 for id in federation.unseen)
 
 
-def test_as_a_section_of_an_experiment(labelled: Make) -> None:
+def test_as_a_section_of_an_experiment() -> None:
     of = {"name": "mapl", "clients": 6, "per_class": [4, 9]}
     scenario = parse(Drift, {"name": "drift", "of": of, "drifting": 1, "rounds": [5, 9]}, "scenario")
     assert scenario.of == Mapl(clients=6, per_class=(4, 9))
@@ -254,6 +251,6 @@ def test_as_a_section_of_an_experiment(labelled: Make) -> None:
     ({"of": LabelSwap(clients=10), "drifting": 4, "newcomers": 2},
      "label-swap makes 10 clients .*; 4 drifting ones need 2 each, 2 newcomers .*: at least 11"),
 ])  # fmt: skip
-def test_what_is_refused(labelled: Make, settings: dict[str, Any], said: str) -> None:
+def test_what_is_refused(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         parse(Drift, settings, "scenario").build(labelled(60, 20), 0)

@@ -74,12 +74,6 @@ def test_images_as_they_are(place: Path) -> None:
     assert Folder(path=place, size="same", test_fraction=0).load(Path()).task.shape == (3, 30, 20)
 
 
-def test_what_is_no_image_is_named(place: Path) -> None:
-    (place / "art" / "dog" / "9.jpg").write_bytes(b"no")
-    with pytest.raises(DataError, match=r"art/dog/9\.jpg: cannot be read as an image"):
-        Folder(path=place, size=8).load(Path())
-
-
 def test_folders_that_are_something_else(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="nowhere: no such folder; expected folders DOMAIN/CLASS/"):
         Folder(path=tmp_path / "nowhere").load(Path())

@@ -7,7 +7,6 @@ import json
 import struct
 import sys
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from data_sets import write_idx, write_mnist, write_records
 from fedkin.data import SOURCES, federate
 from fedkin.data.dataset import Dataset
 from fedkin.data.sources.base import Source
@@ -49,7 +49,6 @@ def test_seed_and_fraction(digits: Dataset) -> None:
 # -- MNIST and Fashion-MNIST from idx files ------------------------------------------------------------------------
 
 
-Write = Callable[..., Path]
 IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 
 
@@ -61,7 +60,7 @@ IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
         (FashionMnist(), "FashionMNIST/raw", Scale((0.2860,), (0.3530,), 255.0)),
     ],
 )  # fmt: skip
-def test_reads(tmp_path: Path, write_mnist: Write, gz: bool, source: Mnist, folder: str, scale: Scale) -> None:
+def test_reads(tmp_path: Path, gz: bool, source: Mnist, folder: str, scale: Scale) -> None:
     write_mnist(tmp_path / folder, gz=gz)
     data = source.load(tmp_path)
     expected = np.random.default_rng(3).integers(0, 256, (30, 28, 28))
@@ -112,14 +111,13 @@ CLASSES = {"balanced": 47, "byclass": 62, "bymerge": 47, "digits": 10, "letters"
 
 def write(folder: Path, split: str, gz: bool = False, count: int = 70, first: int = 0) -> np.ndarray:
     """The four files, images lying on their side as in the real ones; returns them upright."""
-    images = np.random.default_rng(5).integers(0, 256, (count, 28, 28))
-    folder.mkdir(parents=True)
-    labels = first + np.arange(count) % CLASSES[split]
+    images, labels = (
+        np.random.default_rng(5).integers(0, 256, (count, 28, 28)),
+        first + np.arange(count) % CLASSES[split],
+    )
+    kinds = {"images-idx3": np.ascontiguousarray(images.transpose(0, 2, 1)), "labels-idx1": labels}
     for name in ("train", "test"):
-        for kind, array in (("images-idx3", images.transpose(0, 2, 1)), ("labels-idx1", labels)):
-            data = idx_bytes(np.ascontiguousarray(array))
-            path = folder / f"emnist-{split}-{name}-{kind}-ubyte{'.gz' if gz else ''}"
-            path.write_bytes(gzip.compress(data, 1) if gz else data)
+        write_idx(folder, {f"emnist-{split}-{name}-{kind}-ubyte": array for kind, array in kinds.items()}, gz)
     return images
 
 
@@ -158,19 +156,15 @@ def rows(writers: list[int], more: int = 0) -> np.ndarray:
     return table
 
 
-def write_of_qmnist(root: Path, write_mnist: Write, gz: bool = False) -> None:
-    write_mnist(root / "MNIST" / "raw", 30, 12)
-    folder = root / "QMNIST" / "raw"
-    folder.mkdir(parents=True)
-    for name, labels in (("train", rows(TRAIN)), ("test", rows(TEST, more=20))):
-        data = idx_bytes(labels, 12)
-        path = folder / f"qmnist-{name}-labels-idx2-int{'.gz' if gz else ''}"
-        path.write_bytes(gzip.compress(data) if gz else data)
+def write_of_qmnist(root: Path, gz: bool = False) -> None:
+    write_mnist(root / "MNIST" / "raw")
+    labels = {"train": rows(TRAIN), "test": rows(TEST, more=20)}
+    write_idx(root / "QMNIST/raw", {f"qmnist-{name}-labels-idx2-int": of for name, of in labels.items()}, gz, code=12)
 
 
 @pytest.mark.parametrize("gz", [False, True])
-def test_mnists_own_split(tmp_path: Path, write_mnist: Write, gz: bool) -> None:
-    write_of_qmnist(tmp_path, write_mnist, gz)
+def test_mnists_own_split(tmp_path: Path, gz: bool) -> None:
+    write_of_qmnist(tmp_path, gz)
     data, mnist = Qmnist(split="mnist").load(tmp_path), Mnist().load(tmp_path)
     assert torch.equal(data.train.x, mnist.train.x)
     assert torch.equal(data.test.y, mnist.test.y)
@@ -179,8 +173,8 @@ def test_mnists_own_split(tmp_path: Path, write_mnist: Write, gz: bool) -> None:
     assert data.scale == mnist.scale
 
 
-def test_split_by_writer(tmp_path: Path, write_mnist: Write) -> None:
-    write_of_qmnist(tmp_path, write_mnist)
+def test_split_by_writer(tmp_path: Path) -> None:
+    write_of_qmnist(tmp_path)
     data, mnist = Qmnist(test_fraction=0.25).load(tmp_path), Mnist().load(tmp_path)
     held = Counter(present(data.test.client).tolist())
     assert held == {"w0007": 3, "w0310": 2, "w2045": 2, "w0099": 2, "w0003": 1}
@@ -303,13 +297,18 @@ def test_a_user_in_two_files(tmp_path: Path) -> None:
 # -- CIFAR-10 from its binary files --------------------------------------------------------------------------------
 
 
-def test_reads_of_cifar(tmp_path: Path, write_cifar: Write) -> None:
-    folder = write_cifar(tmp_path / "cifar-10-batches-bin")
+def write_cifar(root: Path) -> Path:
+    """The first pixel of record r of file f is 12 f + r."""
+    names = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]
+    return write_records(root / "cifar-10-batches-bin", names, 12, (10,))
+
+
+def test_reads_of_cifar(tmp_path: Path) -> None:
+    folder = write_cifar(tmp_path)
     data = Cifar10().load(tmp_path)
     assert data.train.x.shape == (60, 3, 32, 32)
     assert data.train.x.dtype == torch.uint8
-    assert data.train.x[:, 0, 0, 0].tolist() == [10 * f + r for f in range(5) for r in range(12)]
-    assert data.test.x[:, 0, 0, 0].tolist() == [50 + r for r in range(12)]
+    assert torch.cat([data.train.x, data.test.x])[:, 0, 0, 0].tolist() == list(range(72))
     assert data.train.y.tolist() == [r % 10 for r in range(12)] * 5
     record = (folder / "data_batch_2.bin").read_bytes()[3073 * 4 : 3073 * 5]
     assert data.train.x[16].flatten().tolist() == list(record[1:])
@@ -317,24 +316,13 @@ def test_reads_of_cifar(tmp_path: Path, write_cifar: Write) -> None:
     assert (scale.divide, len(scale.mean), len(scale.std)) == (255, 3, 3)
 
 
-def test_missing_folder(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"no such file; expected .*CIFAR-10 beside it; .*data fetch cifar10"):
-        Cifar10().load(tmp_path)
-
-
-def write_cifar100(folder: Path, each: int = 120) -> Path:
-    """Record r has coarse label r % 20, fine label r % 100, and its first pixel is r."""
-    rng = np.random.default_rng(4)
-    folder.mkdir(parents=True)
-    for name in ("train", "test"):
-        records = rng.integers(0, 256, (each, 3074)).astype(np.uint8)
-        records[:, 0], records[:, 1], records[:, 2] = np.arange(each) % 20, np.arange(each) % 100, np.arange(each)
-        (folder / f"{name}.bin").write_bytes(records.tobytes())
-    return folder
+def write_cifar100(root: Path) -> Path:
+    """The first pixel of record r of the file train is r."""
+    return write_records(root / "cifar-100-binary", ("train", "test"), 120, (20, 100))
 
 
 def test_reads_a_hundred_classes(tmp_path: Path) -> None:
-    folder = write_cifar100(tmp_path / "cifar-100-binary")
+    folder = write_cifar100(tmp_path)
     fine, coarse = Cifar100().load(tmp_path), Cifar100(labels="coarse", path=folder).load(Path("nowhere"))
     assert fine.train.x.shape == fine.test.x.shape == (120, 3, 32, 32)
     assert fine.train.x[:, 0, 0, 0].tolist() == list(range(120))
@@ -410,13 +398,11 @@ BAD: dict[Source, dict[str, list[tuple[bytes | None, str]]]] = {
     ("source", "name", "content", "said"),
     [(source, name, *case) for source, files in BAD.items() for name, cases in files.items() for case in cases],
 )
-def test_bad_files(
-    tmp_path: Path, write_mnist: Write, write_cifar: Write, source: Any, name: str, content: bytes | None, said: str
-) -> None:
-    write_of_qmnist(tmp_path, write_mnist)
+def test_bad_files(tmp_path: Path, source: Any, name: str, content: bytes | None, said: str) -> None:
+    write_of_qmnist(tmp_path)
     write(tmp_path / "EMNIST" / "raw", "digits")
-    write_cifar(tmp_path / "cifar-10-batches-bin")
-    write_cifar100(tmp_path / "cifar-100-binary")
+    write_cifar(tmp_path)
+    write_cifar100(tmp_path)
     path = source.place(tmp_path) / name
     path.unlink() if content is None else path.write_bytes(content)
     with pytest.raises(DataError, match=said) as caught:
@@ -451,9 +437,6 @@ def test_bad_pictures(tmp_path: Path) -> None:
             read_image(path, (32, 32))
         assert str(caught.value).startswith(f"{path}: ")
         assert "\n" not in str(caught.value)
-    written(path, np.zeros((32, 30, 3), np.uint8))
-    with pytest.raises(DataError, match="32 x 30 pixels, expected 32 x 32"):
-        read_image(path, (32, 32), resize=False)
 
 
 def test_kinds_of_images(tmp_path: Path) -> None:

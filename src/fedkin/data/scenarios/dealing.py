@@ -13,10 +13,9 @@ from pydantic import AfterValidator
 
 from fedkin.data.dataset import Dataset, Split
 from fedkin.errors import ConfigError
-from fedkin.federation.arrays import Ints
+from fedkin.federation.arrays import Floats, Ints
 from fedkin.keys import rng
 
-Shares = npt.NDArray[np.float64]
 Sets = tuple[tuple[int, ...], ...]
 
 
@@ -75,7 +74,7 @@ def raised_to_least(sizes: Ints, least: Ints | int) -> Ints:
     return lowered
 
 
-def dirichlet(draw: np.random.Generator, alpha: float, shape: tuple[int, int]) -> Shares:
+def dirichlet(draw: np.random.Generator, alpha: float, shape: tuple[int, int]) -> Floats:
     """[n, k] rows from the symmetric Dirichlet(alpha) of k shares, valid for any alpha > 0.
 
     Uses logarithms of gamma variables, because for small alpha these variables are too small for a float:
@@ -84,7 +83,7 @@ def dirichlet(draw: np.random.Generator, alpha: float, shape: tuple[int, int]) -
     # Smaller values overflow in the logarithms, and at this value one share already is 1.
     alpha = max(alpha, 1e-300)
     logs = np.log(draw.standard_gamma(alpha + 1, shape)) + np.log1p(-draw.random(shape)) / alpha
-    shares: Shares = np.exp(logs - logs.max(axis=1, keepdims=True))
+    shares: Floats = np.exp(logs - logs.max(axis=1, keepdims=True))
     shares /= shares.sum(axis=1, keepdims=True)
     return shares
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator
 
 from fedkin.data.dataset import SPLITS, Dataset, Split
@@ -15,7 +14,7 @@ from fedkin.data.scenarios import dealing
 from fedkin.data.scenarios.base import Scenario
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation
-from fedkin.federation.arrays import Ints
+from fedkin.federation.arrays import Floats, Ints
 from fedkin.keys import rng
 
 
@@ -94,7 +93,7 @@ def _reassign_surplus(owner: Ints, labels: Ints, sizes: Ints, wanted: Ints, draw
     return changed
 
 
-def _sequential(draw: np.random.Generator, count: int, proportions: npt.NDArray[np.float64], left: Ints) -> Ints:
+def _sequential(draw: np.random.Generator, count: int, proportions: Floats, left: Ints) -> Ints:
     """[classes] how many of each class to take: `count` draws by the proportions, among classes with samples left."""
     taken = np.zeros_like(left)
     while (short := count - int(taken.sum())) > 0:
@@ -218,7 +217,7 @@ class ClassesPerClient(Scenario):
         return owned
 
 
-def _slots(total: int, shares: npt.NDArray[np.float64]) -> Ints:
+def _slots(total: int, shares: Floats) -> Ints:
     """The sizes of a class's slots, none empty."""
     sizes = dealing.apportion(total, shares)
     for empty in np.flatnonzero(sizes == 0):

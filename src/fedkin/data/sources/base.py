@@ -56,6 +56,14 @@ def need_file(path: Path, expected: str) -> None:
         raise DataError(f"{path}: no such file; expected {expected}{missing(path)}")
 
 
+def packed_or_not(path: Path, expected: str) -> Path:
+    """`path`, or `path`.gz if only that exists; raises DataError if neither does."""
+    packed = path.with_name(f"{path.name}.gz")
+    if path.is_file() or packed.is_file():
+        return path if path.is_file() else packed
+    raise DataError(f"{path}: no such file, nor {packed.name}; expected {expected}{missing(path)}")
+
+
 def need_folder(path: Path, expected: str) -> None:
     """Raise DataError if there is no such folder."""
     if not path.is_dir():

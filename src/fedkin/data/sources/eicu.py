@@ -15,18 +15,13 @@ import pyarrow as pa
 import torch
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
-from fedkin.data.dataset import Dataset, train_and_test
-from fedkin.data.fetching import missing
-from fedkin.data.sources.base import Source, locate
+from fedkin.data.dataset import Dataset, Part
+from fedkin.data.sources.base import Source, locate, packed_or_not
 from fedkin.errors import ConfigError, DataError, nearest
 from fedkin.federation import Task
-from fedkin.federation.arrays import hold_out
+from fedkin.federation.arrays import Flags, Floats, Ints, Names, hold_out
 from fedkin.untrusted import error_text, most, within
 
-Names = npt.NDArray[np.str_]
-Ids = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
 # Values beyond this number of standard deviations are clipped: they are typing errors, not signs of illness.
 _FAR = 10.0
 
@@ -82,8 +77,8 @@ class EicuDemo(Source):
                 raise ConfigError(f"data.unseen: no region {region!r}; {nearest(region, regions)}")
         if set(self.unseen) == set(regions):
             raise ConfigError("data.unseen: these are all regions; leave at least one region to train")
-        test = hold_out_people(stays["hospital"], stays["person"], self.test_fraction, self.seed)
-        fit = ~test & ~np.isin(stays["region"], self.unseen)
+        held = hold_out_people(stays["hospital"], stays["person"], self.test_fraction, self.seed)
+        fit = ~held & ~np.isin(stays["region"], self.unseen)
         values = np.concatenate([_values_of_stays(table, stays["id"]) for table in apache], axis=1)
         flags = [
             _has(ids, names, stays["id"], fit, self.min_count)
@@ -92,11 +87,11 @@ class EicuDemo(Source):
         x = np.concatenate([with_missing(values, fit, self.min_count), *flags], axis=1).astype(np.float32)
         y = stays["died"].astype(np.int64)
 
-        parts = train_and_test(torch.from_numpy(x), torch.from_numpy(y), test, stays["hospital"], stays["region"])
-        return Dataset(self.source, *parts, Task(2, (x.shape[1],), "risk"), unseen=self.unseen)
+        train, test = Part(torch.from_numpy(x), torch.from_numpy(y), stays["hospital"], stays["region"]).split(held)
+        return Dataset(self.source, train, test, Task(2, (x.shape[1],), "risk"), unseen=self.unseen)
 
 
-def _stays(folder: Path, ids: Ids) -> dict[str, npt.NDArray[Any]]:
+def _stays(folder: Path, ids: Ints) -> dict[str, npt.NDArray[Any]]:
     """The stays in `ids` with a known outcome, as columns: id, person, hospital, region, died."""
     names = dict.fromkeys(("hospitalid", "uniquepid", "hospitaldischargestatus"), "text")
     patient = read_csv(folder, "patient", {_STAY: "id", **names})
@@ -117,14 +112,14 @@ def _stays(folder: Path, ids: Ids) -> dict[str, npt.NDArray[Any]]:
     return {name: values[kept] for name, values in stays.items()}
 
 
-def _values_of_stays(table: Mapping[str, npt.NDArray[Any]], stays: Ids) -> Floats:
+def _values_of_stays(table: Mapping[str, npt.NDArray[Any]], stays: Ints) -> Floats:
     """The rows of these stays in a table, as [stays, columns]; NaN for -1 and for empty cells."""
     row = {int(id): number for number, id in enumerate(table[_STAY])}
     values = np.stack([table[column] for column in table if column != _STAY], axis=1)[[row[int(id)] for id in stays]]
     return np.where(values == -1, np.nan, values)
 
 
-def _diagnoses(folder: Path) -> tuple[Ids, Names]:
+def _diagnoses(folder: Path) -> tuple[Ints, Names]:
     """Pairs of a stay and an admission diagnosis."""
     table = read_csv(folder, "admissiondx", {_STAY: "id", "admitdxpath": "text"})
     rows = np.char.startswith(table["admitdxpath"], "admission diagnosis|All Diagnosis|")
@@ -132,7 +127,7 @@ def _diagnoses(folder: Path) -> tuple[Ids, Names]:
     return table[_STAY][rows], np.array(last, np.str_)
 
 
-def _treatments(folder: Path, hours: float) -> tuple[Ids, Names]:
+def _treatments(folder: Path, hours: float) -> tuple[Ints, Names]:
     """Pairs of a stay and a kind of treatment that began in these hours."""
     table = read_csv(folder, "treatment", {_STAY: "id", "treatmentoffset": "number", "treatmentstring": "text"})
     early = table["treatmentoffset"] <= 60 * hours
@@ -140,7 +135,7 @@ def _treatments(folder: Path, hours: float) -> tuple[Ids, Names]:
     return table[_STAY][early], np.array(kinds, np.str_)
 
 
-def _has(ids: Ids, names: Names, stays: Ids, fit: Flags, least: int) -> Floats:
+def _has(ids: Ints, names: Names, stays: Ints, fit: Flags, least: int) -> Floats:
     """[stays, kept] 1 if a stay has a name, from pairs of a stay and a name; see `indicators`."""
     order = np.argsort(stays)
     place = np.minimum(np.searchsorted(stays[order], ids), len(order) - 1)
@@ -159,10 +154,7 @@ def read_csv(folder: Path, name: str, columns: Mapping[str, str]) -> dict[str, n
     """
     import pyarrow.csv as pc_csv
 
-    path = next((p for p in (folder / f"{name}.csv", folder / f"{name}.csv.gz") if p.is_file()), None)
-    if path is None:
-        expected = f"expected a table of that name{missing(folder)}"
-        raise DataError(f"{folder / name}.csv: no such file, nor {name}.csv.gz; {expected}")
+    path = packed_or_not(folder / f"{name}.csv", "a table of that name")
     types = {"text": pa.string(), "number": pa.float64(), "id": pa.int64()}
     options = pc_csv.ConvertOptions(
         include_columns=list(columns), column_types={column: types[kind] for column, kind in columns.items()},
@@ -204,7 +196,7 @@ def with_missing(values: Floats, fit: Flags, least: int) -> Floats:
     return np.concatenate([standardised(values, fit), unknown[:, often].astype(np.float64)], axis=1)
 
 
-def indicators(rows: Ids, names: npt.NDArray[Any], fit: Flags, least: int) -> Flags:
+def indicators(rows: Ints, names: npt.NDArray[Any], fit: Flags, least: int) -> Flags:
     """[n, kept] whether a row has a name, from pairs of a row and a name; the names are sorted.
 
     A name is kept if at least `least` of the rows `fit` [n] have it.
@@ -218,7 +210,7 @@ def indicators(rows: Ids, names: npt.NDArray[Any], fit: Flags, least: int) -> Fl
     return table[:, table[fit].sum(0) >= least]
 
 
-def hold_out_people(client: npt.NDArray[np.str_], person: npt.NDArray[np.str_], fraction: float, seed: int) -> Flags:
+def hold_out_people(client: Names, person: Names, fraction: float, seed: int) -> Flags:
     """Which rows are test rows: all rows of `fraction` of every client's people.
 
     A person belongs to the client of their first row, so that no person is in both splits. The draw is keyed by

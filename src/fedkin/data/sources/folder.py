@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator
 
-from fedkin.data.dataset import Dataset, train_and_test
+from fedkin.data.dataset import Dataset, Part
 from fedkin.data.sources.base import Source, locate, need_folder
 from fedkin.errors import ConfigError, DataError, imported, nearest
 from fedkin.federation import Scale, Task
@@ -84,7 +84,7 @@ class Folder(Source):
         is_test = hold_out(np.char.add(np.char.add(domain, "/"), label.astype(np.str_)), self.test_fraction, self.seed)
 
         client, group = (domain, None) if self.folders == "clients" else (None, domain)
-        train, test = train_and_test(torch.from_numpy(x), torch.from_numpy(label), is_test, client, group)
+        train, test = Part(torch.from_numpy(x), torch.from_numpy(label), client, group).split(is_test)
         task = Task(len(classes), (channels, *size))
         return Dataset(place.name, train, test, task, scale), classes
 

@@ -86,7 +86,10 @@ class Hub(TableSettings):
         changes = {"client": self.client or _WHOSE, "kind": kind, "leave_out": (), "categories": ()}
         table, reading = self._with_split(table, changes, is_test)
         target = Target(kind, tuple(classes)) if len(classes) > 1 and kind != "regression" else None
-        x, scale = self._inputs(rows, where)
+        if self.image is None:
+            x, scale = self.ids(rows.with_format("arrow")[:].column(self.tokens).to_pylist(), where), None
+        else:
+            x, scale = self._pictures(rows, where), Scale()
         dataset = dataset_beside(x, table, reading, where, target, scale)
         if self.client is not None:
             return dataset
@@ -143,12 +146,6 @@ class Hub(TableSettings):
             table = table.append_column(_SPLIT, pa.array(np.where(is_test, "test", "train")))
             changes = {**changes, "split": _SPLIT}
         return table, self.model_copy(update=changes)
-
-    def _inputs(self, rows: Any, where: str) -> tuple[torch.Tensor, Scale | None]:
-        """(pictures or token ids, their scale)."""
-        if self.image is not None:
-            return self._pictures(rows, where), Scale()
-        return self.ids(rows.with_format("arrow")[:].column(self.tokens).to_pylist(), where), None
 
     def _pictures(self, rows: Any, where: str) -> torch.Tensor:
         """[n, 1 or 3, height, width] bytes."""

@@ -15,9 +15,8 @@ import numpy.typing as npt
 import torch
 from pydantic import Field, NonNegativeInt
 
-from fedkin.data.dataset import SPLITS, Dataset, Part, train_and_test
-from fedkin.data.fetching import missing
-from fedkin.data.sources.base import Published, Source, check_labels, need_file, need_folder
+from fedkin.data.dataset import SPLITS, Dataset, Part
+from fedkin.data.sources.base import Published, Source, check_labels, need_file, need_folder, packed_or_not
 from fedkin.errors import DataError
 from fedkin.federation import Scale, Task
 from fedkin.federation.arrays import check_ids, hold_out
@@ -47,7 +46,7 @@ class Digits(Source):
         x, y = load_digits(return_X_y=True)
         is_test = hold_out(y.astype(np.str_), self.test_fraction, self.seed)
         images = torch.from_numpy(x.astype(np.uint8).reshape(-1, 1, 8, 8))
-        train, test = train_and_test(images, torch.from_numpy(y.astype(np.int64)), is_test)
+        train, test = Part(images, torch.from_numpy(y.astype(np.int64))).split(is_test)
         return Dataset("digits", train, test, Task(10, (1, 8, 8)), Scale(divide=16.0))
 
 
@@ -60,6 +59,7 @@ _EMNIST = {
     "balanced": range(47), "byclass": range(62), "bymerge": range(47), "digits": range(10), "letters": range(1, 27),
     "mnist": range(10),
 }  # fmt: skip
+_IDX = "idx files as torchvision lays them out"
 # QMNIST's column of the writer.
 _WRITER = 2
 
@@ -153,13 +153,13 @@ class Qmnist(Published):
         if self.split == "writers":
             is_test = hold_out(writers, self.test_fraction, self.seed)
         x, y = (torch.cat([getattr(part, name) for part in both]) for name in ("x", "y"))
-        train, test = train_and_test(x, y, is_test, writers)
+        train, test = Part(x, y, writers).split(is_test)
         return Dataset("qmnist", train, test, digits.task, digits.scale)
 
 
 def _writers(path: Path, digits: npt.NDArray[np.int64]) -> npt.NDArray[np.str_]:
     """The writer of each digit; raises DataError unless the file describes these digits."""
-    path = _packed_or_not(path)
+    path = packed_or_not(path, _IDX)
     labels = read_idx(path, 2, "ints")
     if len(labels) < len(digits) or labels.shape[1] != 8:
         size = " x ".join(map(str, labels.shape))
@@ -177,8 +177,8 @@ def _labelled(stem: Path, labels: range) -> Part:
 
     labels: the values that the file may hold. Raises DataError naming the file and what was expected.
     """
-    images_at = _packed_or_not(stem.with_name(f"{stem.name}-images-idx3-ubyte"))
-    labels_at = _packed_or_not(stem.with_name(f"{stem.name}-labels-idx1-ubyte"))
+    images_at = packed_or_not(stem.with_name(f"{stem.name}-images-idx3-ubyte"), _IDX)
+    labels_at = packed_or_not(stem.with_name(f"{stem.name}-labels-idx1-ubyte"), _IDX)
     images, given = read_idx(images_at, 3), read_idx(labels_at, 1)
     if len(images) == 0 or images.shape[1:] != (28, 28):
         size = " x ".join(map(str, images.shape))
@@ -188,17 +188,6 @@ def _labelled(stem: Path, labels: range) -> Part:
         raise DataError(f"{labels_at}: holds {len(given)} labels, {expected}")
     check_labels(given, labels, labels_at)
     return Part(torch.from_numpy(images[:, None]), torch.from_numpy(given.astype(np.int64) - labels.start))
-
-
-def _packed_or_not(path: Path) -> Path:
-    """`path`, or `path`.gz if only that exists; raises DataError if neither does."""
-    packed = path.with_name(path.name + ".gz")
-    if path.is_file():
-        return path
-    if not packed.is_file():
-        expected = f"expected idx files as torchvision lays them out{missing(path)}"
-        raise DataError(f"{path}: no such file, nor {packed.name}; {expected}")
-    return packed
 
 
 def _check_header(path: Path, header: bytes, magic: bytes, kind: str) -> None:
@@ -266,7 +255,7 @@ class Femnist(Published):
             train, test = (Part(*_of_leaf(folder / name)) for name in SPLITS)
         else:
             x, y, writers = _of_leaf(folder / "all_data" if (folder / "all_data").is_dir() else folder)
-            train, test = train_and_test(x, y, hold_out(writers, self.test_fraction, self.seed), writers)
+            train, test = Part(x, y, writers).split(hold_out(writers, self.test_fraction, self.seed))
         return Dataset("femnist", train, test, Task(_WRITTEN, (1, 28, 28)), Scale())
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from pydantic import Field, NonNegativeInt, PositiveFloat
 
-from fedkin.data.dataset import Dataset, train_and_test
+from fedkin.data.dataset import Dataset, Part
 from fedkin.data.sources.base import Source, locate, need_file
 from fedkin.errors import DataError
 from fedkin.federation import Scale, Task
@@ -74,7 +74,7 @@ class Npz(Source):
         except DataError as error:
             raise DataError(f"{path}: array {error}") from None
 
-        train, test = train_and_test(x, torch.from_numpy(y), is_test, client, group)
+        train, test = Part(x, torch.from_numpy(y), client, group).split(is_test)
         return Dataset(path.stem, train, test, task, self._scale(x, path))
 
     def _inputs(self, array: npt.NDArray[Any], path: Path) -> torch.Tensor:

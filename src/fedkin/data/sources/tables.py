@@ -17,7 +17,7 @@ import torch
 from pydantic import NonNegativeInt, PositiveInt
 
 from fedkin.data.csv_cells import CsvFormat
-from fedkin.data.dataset import Dataset, train_and_test
+from fedkin.data.dataset import Dataset, Part
 from fedkin.data.fetching import ROOTED
 from fedkin.data.sources.base import Source, locate
 from fedkin.data.table_files import code_like, column_notes, read_csv, read_folder, read_parquet
@@ -41,8 +41,22 @@ class TableSettings(Reading, Source):
     padding: NonNegativeInt = 0
 
     def ids(self, rows: Sequence[Any], where: str) -> torch.Tensor:
-        """[n, length] token ids of the column `tokens`."""
-        return ids_of(rows, self.length, self.padding, where, str(self.tokens))
+        """[n, length] int64 token ids, from the column `tokens`: lists of whole numbers, single ones, or texts of them.
+
+        Without `length`, the longest row has it. Raises DataError that names `where`, the row and the column.
+        """
+        lists = [_token_ids(row, f"{where}: row {number}: {self.tokens!r}") for number, row in enumerate(rows)]
+        longest = max(map(len, lists), default=0)
+        size = min(longest, self.length or longest)
+        need = 8 * len(lists) * size
+        if need > most(8 * sum(min(len(row), size) for row in lists)):
+            number = next(number for number, row in enumerate(lists) if len(row) >= size)
+            raise DataError(f"{where}: row {number}: {self.tokens!r}: has {len(lists[number]):,} token ids; filling up "
+                            f"{len(lists):,} texts to that takes {need / 1e9:.1f} GB; set data.length")  # fmt: skip
+        ids = np.full((len(lists), max(size, 1)), self.padding, np.int64)
+        for number, row in enumerate(lists):
+            ids[number, : min(len(row), size)] = row[:size]
+        return torch.from_numpy(ids)
 
 
 class TableSource(TableSettings):
@@ -79,23 +93,19 @@ class TableSource(TableSettings):
         table = self._file(place)
         return remember(table, "files", [(place.name, table.num_rows)]), self.client
 
-    def table(self, root: Path) -> tuple[pa.Table, str]:
-        """(all rows, the column of the clients); raises DataError naming the file and what was expected."""
+    def table(self, root: Path) -> tuple[pa.Table, Reading]:
+        """(all rows, the roles of the columns); raises DataError naming the file and what was expected."""
         table, client = self.rows(root)
         if client is None:
             expected = "expected the name of the column that says whose each row is"
             has = ", ".join(map(escaped, table.column_names))
             raise DataError(f"{locate(root, self.path)}: data.client: {expected}; the table has {has}")
-        return table, client
-
-    def reading(self, client: str) -> Reading:
-        """The roles of the columns; client: the column of the clients."""
-        return self.model_copy(update={"client": client})
+        return table, self.model_copy(update={"client": client})
 
     def load(self, root: Path) -> Dataset:
         """Read the files; raises DataError naming the file, the column and the row."""
-        table, client = self.table(root)
-        where, reading = str(locate(root, self.path)), self.reading(client)
+        table, reading = self.table(root)
+        where = str(locate(root, self.path))
         if self.tokens is not None:
             if self.tokens not in table.column_names:
                 raise DataError(f"{where}: data.tokens: no column {self.tokens!r}; "
@@ -221,29 +231,8 @@ def _dataset(
         how = "a client needs two rows, or two persons if data.person names them"
         _LOG.warning("%s: %d of %d clients have no test rows: %s; %s", where, len(untested), len(columns.rows),
                      first_few(untested), how)  # fmt: skip
-    targets = torch.from_numpy(y)
-    train, test = train_and_test(x, targets, columns.is_test, columns.client, columns.group, columns.person)
+    train, test = Part(x, torch.from_numpy(y), columns.client, columns.group, columns.person).split(columns.is_test)
     return Dataset(Path(where).name.split(".")[0], train, test, target.task(*x.shape[1:]), target=target)
-
-
-def ids_of(rows: Sequence[Any], length: int | None, padding: int, where: str, column: str) -> torch.Tensor:
-    """Return [n, length] int64 token ids from lists of whole numbers, single numbers, or texts like "101 7592 102".
-
-    length: longer rows are cut to it (None: the length of the longest row). Raises DataError that names `where`, the
-    row and the column.
-    """
-    lists = [_token_ids(row, f"{where}: row {number}: {column!r}") for number, row in enumerate(rows)]
-    longest = max(map(len, lists), default=0)
-    size = min(longest, length or longest)
-    need = 8 * len(lists) * size
-    if need > most(8 * sum(min(len(row), size) for row in lists)):
-        number = next(number for number, row in enumerate(lists) if len(row) >= size)
-        raise DataError(f"{where}: row {number}: {column!r}: has {len(lists[number]):,} token ids; filling up "
-                        f"{len(lists):,} texts to that takes {need / 1e9:.1f} GB; set data.length")  # fmt: skip
-    ids = np.full((len(lists), max(size, 1)), padding, np.int64)
-    for number, row in enumerate(lists):
-        ids[number, : min(len(row), size)] = row[:size]
-    return torch.from_numpy(ids)
 
 
 def _token_ids(row: Any, where: str) -> list[int]:
