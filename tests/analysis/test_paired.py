@@ -157,10 +157,6 @@ def test_holm_takes_back_verdicts_that_chance_alone_would_give() -> None:
 
 
 def test_outcomes_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ValueError, match="needed for a risk task"):
-        Outcomes("risk", np.ones(3))
-    with pytest.raises(ValueError, match="one number for each sample"):
-        Outcomes("regression", np.ones((3, 2)))
     with pytest.raises(ValueError, match="1 for a right label"):
         Outcomes("classification", np.array([0.5]))
     with pytest.raises(ValueError, match="0 or 1 for each of 2"):
@@ -168,5 +164,3 @@ def test_outcomes_that_do_not_fit_are_refused() -> None:
     one, other = (Outcomes("risk", np.ones(2), np.array(labels)) for labels in ([0, 1], [1, 0]))
     with pytest.raises(ValueError, match=r"not of the same samples.*other labels"):
         difference("auc", one, other)
-    with pytest.raises(ValueError, match="no metric 'acc'"):
-        difference("acc", one, one)

@@ -44,8 +44,6 @@ def wilson(right: float, n: int, level: float = LEVEL) -> Interval | None:
     >>> round(low, 3), round(high, 3)
     (0.596, 0.982)
     """
-    if not 0 <= right <= n:
-        raise ValueError(f"right: a number from 0 to n = {n} is needed, got {right}")
     if n == 0:
         return None
     z2 = normal(level) ** 2
@@ -63,7 +61,7 @@ def components(scores: Any, labels: Any) -> tuple[Values, Values]:
     >>> ones.tolist(), zeros.tolist()
     ([0.5, 1.0], [1.0, 0.5])
     """
-    values, event = _scored(scores, labels)
+    values, event = np.asarray(scores, dtype=np.float64), np.asarray(labels) == 1
     ones, zeros = values[event], values[~event]
 
     def below(some: Values, others: Values) -> Values:
@@ -161,15 +159,6 @@ def over(values: Any, level: float = LEVEL) -> Interval | None:
     mean = float(sample.mean())
     half = float(special.stdtrit(len(sample) - 1, (1 + level) / 2)) * float(sample.std(ddof=1)) / math.sqrt(len(sample))
     return Interval(mean - half, mean + half)
-
-
-def _scored(scores: Any, labels: Any) -> tuple[Values, npt.NDArray[np.bool_]]:
-    values, event = np.asarray(scores, dtype=np.float64), np.asarray(labels)
-    if values.ndim != 1 or values.shape != event.shape or not np.isin(event, (0, 1)).all():
-        raise ValueError(
-            f"scores, labels: two lists of one length are needed, labels 0 or 1; got {values.shape} and {event.shape}"
-        )
-    return values, event == 1
 
 
 class Added(NamedTuple):
