@@ -25,7 +25,17 @@ from fedkin.learning.models import backbone
 from fedkin.learning.sgd import infer
 from fedkin.methods.fedavg import FedAvg
 from fedkin.network.agreement import Agreement, difference, setup_and_agreement
-from support import NET_METHODS, by_pattern, default_method, fitted, plain_fedavg, present, same, small_federation
+from support import (
+    NET_METHODS,
+    WAYS,
+    by_pattern,
+    default_method,
+    fitted,
+    plain_fedavg,
+    present,
+    same,
+    small_federation,
+)  # fmt: skip
 
 WIDTH, INNER, RANK, CLASSES = 5, 24, 2, 4
 TRAINED = 2 * RANK * INNER + INNER * CLASSES + CLASSES
@@ -135,12 +145,7 @@ def test_a_buffer_that_changes_at_home_is_refused() -> None:
         fedkin.run("fedavg", small_federation(), model=model, training=PLAN)
 
 
-HOW: list[dict[str, Any]] = [
-    {"mode": "one-by-one"}, {"mode": "fast"}, {"mode": "workers", "workers": 1}, {"engine": "loopback"},
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("how", [pytest.param(how, marks=pytest.mark.slow if "workers" in how else ()) for how in HOW])
+@pytest.mark.parametrize("how", WAYS)
 def test_frozen_values_are_the_net_s_in_every_mode(how: dict[str, Any], workers_here: None) -> None:
     """Equal to a plain loop whose frozen part is in evaluation mode."""
     body, head = (part.double() for part in norms())
