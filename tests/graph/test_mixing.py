@@ -6,7 +6,6 @@ from typing import Any
 
 import networkx as nx
 import numpy as np
-import ot
 import pytest
 import scipy.sparse as sp
 from hypothesis import given
@@ -71,11 +70,6 @@ def test_projection_satisfies_kkt(v: Any, share: float) -> None:
         nu = (v - w)[free]
         assert np.ptp(nu) < 1e-9
         assert (v[~free] - nu[0] <= floor + 1e-8).all()
-
-
-@given(points)
-def test_projection_is_pots(v: Any) -> None:
-    np.testing.assert_allclose(g.project(v), ot.utils.proj_simplex(v), atol=1e-9)
 
 
 def test_projection_of_rows_and_of_extreme_values() -> None:

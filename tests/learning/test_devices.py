@@ -156,21 +156,14 @@ def _run(body: nn.Module, folder: Path | None = None, **settings: Any) -> fedkin
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("body", [lambda: nn.Sequential(*_layers(), nn.Flatten()), lambda: Viewing(*_layers())])
 @pytest.mark.parametrize("how", [{}, pytest.param({"precision": "bf16"}, marks=BF16)])
-def test_workers_and_a_second_run_give_the_same_bits(how: dict[str, Any]) -> None:
-    def run(**settings: Any) -> fedkin.Result:
-        return _run(nn.Sequential(*_layers(), nn.Flatten()), **how, **settings)
-
-    alone = run()
-    assert same(alone.models, run().models)
-    assert same(alone.models, run(mode="workers", workers=1).models)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("how", [{}, pytest.param({"precision": "bf16"}, marks=BF16)])
-def test_a_net_that_views_its_maps_has_the_same_bits_behind_bytes(how: dict[str, Any], workers_here: None) -> None:
-    one, other = (_run(Viewing(*_layers()), mode=mode, **how) for mode in ("one-by-one", "workers"))
-    assert same(one.models, other.models)
+def test_a_second_run_and_workers_give_the_same_bits(
+    how: dict[str, Any], body: Callable[[], nn.Module], workers_here: None
+) -> None:
+    one, again, other = (_run(body(), mode=mode, **how).models for mode in ("one-by-one", "one-by-one", "workers"))
+    assert same(one, again)
+    assert same(one, other)
 
 
 @BF16

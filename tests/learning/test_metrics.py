@@ -14,9 +14,9 @@ from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedkin.errors import FedkinError, MethodError
+from fedkin.errors import MethodError
 from fedkin.federation import Samples
-from fedkin.learning.losses import Batch, CrossEntropy, PixelCrossEntropy, SquaredError, default_loss, per_sample
+from fedkin.learning.losses import Batch, default_loss, per_sample
 from fedkin.learning.metrics import NO_SCORES, average_precision, pooled, roc_auc, score, scores_of
 from fedkin.learning.net import Net
 from fedkin.learning.sgd import infer, outputs
@@ -117,12 +117,6 @@ def test_the_default_loss_is_the_mean_per_sample_and_heeds_padding(task: Task) -
     torch.testing.assert_close(loss(Echo(), padded, {}, {}), each[:5].mean())  # type: ignore[arg-type]
 
 
-def test_losses_by_task_and_equality() -> None:
-    assert default_loss(CLASSES) == default_loss(RISK) == CrossEntropy()
-    assert default_loss(NUMBERS) == SquaredError()
-    assert default_loss(MASKS) == PixelCrossEntropy()
-
-
 # -- one model on many clients' samples: the scores are those of each client alone ------------------------------------
 
 
@@ -168,13 +162,6 @@ def test_outputs_that_are_not_finite_have_no_score(task: Task) -> None:
     assert score(net, net.scratch(), net.initial, sets[:1], task)[0].loss > 0
     with pytest.raises(MethodError, match="not finite for 2 of 20 test samples"):
         score(net, net.scratch(), net.initial, sets, task)
-
-
-def test_samples_that_do_not_fit_the_net_raise_an_error() -> None:
-    net = Net.build(lambda: dense(nn.ReLU()), 3)
-    sets = [*sets_of(CLASSES, (20, 20)), Samples(torch.zeros(20, 5), torch.zeros(20, dtype=torch.int64))]
-    with pytest.raises((RuntimeError, FedkinError)):
-        score(net, net.scratch(), net.initial, sets, CLASSES)
 
 
 class Viewed(nn.Module):

@@ -115,10 +115,8 @@ def test_a_net_may_read_codes_from_numbers() -> None:
     assert net.width(TASK) == 5
 
 
-def test_initial_parameters_cannot_be_changed_but_copied() -> None:
+def test_initial_parameters_can_be_copied() -> None:
     initial = Net(nn.Linear(4, 3), nn.Linear(3, 2)).initial
-    with pytest.raises(TypeError):
-        initial["head.bias"] = torch.ones(2)  # type: ignore[index]
     again = copy.deepcopy(initial)
     assert list(again) == list(initial)
     assert all(torch.equal(again[name], tensor) for name, tensor in initial.items())
