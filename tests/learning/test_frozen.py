@@ -116,8 +116,7 @@ def test_statistics_of_a_frozen_body_stay_and_those_of_a_trained_one_move() -> N
     found = fitted(net, samples, Training(local_epochs=1, batch_size=8), module=module).params
     assert list(found) == list(net.initial)
     assert not torch.equal(found["body.1.1.running_mean"], net.initial["body.1.1.running_mean"])
-    for name, tensor in net.frozen.items():
-        assert torch.equal({**dict(module.named_parameters()), **dict(module.named_buffers())}[name], tensor)
+    assert same({name: module.tensors[name] for name in net.frozen}, net.frozen)
     # Features of the frozen part are those of evaluation mode, in training too.
     x = samples.inputs(slice(None))
     assert torch.equal(module.train().body.get_submodule("0")(x), module.eval().body.get_submodule("0")(x))
@@ -153,8 +152,7 @@ def test_frozen_values_are_the_net_s_in_every_mode(how: dict[str, Any], workers_
     got = fedkin.run("fedavg", small_federation(), model=norms(), training=PLAN, settings={"dtype": "float64", **how})
     for params in got.models.values():
         assert list(params) == list(Net(*norms()).initial)
-        for name, tensor in params.items():
-            torch.testing.assert_close(tensor, want[name], rtol=1e-9, atol=1e-10)
+        torch.testing.assert_close(params, {name: want[name] for name in params}, rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.parametrize("adapters", [True, False], ids=["adapters", "head-only"])

@@ -99,8 +99,7 @@ def test_fedavg_equals_a_plain_loop(kind: str, how: dict[str, Any], workers_here
     for clients in (federation(kind), apart(federation(kind))):
         got = fedkin.run("fedavg", clients, model=model(kind), training=PLAN, settings={**DOUBLE, **how})
         for params in got.models.values():
-            for name, tensor in params.items():
-                torch.testing.assert_close(tensor, want[name], rtol=1e-9, atol=1e-10)
+            torch.testing.assert_close(params, want, rtol=1e-9, atol=1e-10)
         # Linear 5 x 4 and 4 x 3, forwards and twice that backwards.
         assert got.rounds[-1]["flops"] == 192 * got.rounds[-1]["samples"]
 
@@ -114,9 +113,7 @@ def test_other_methods_and_modes_agree(kind: str, method: str, workers_here: Non
         for how in WAYS
     ]
     for other in runs[1:]:
-        for id, params in runs[0].models.items():
-            for name, tensor in params.items():
-                torch.testing.assert_close(other.models[id][name], tensor, rtol=1e-8, atol=1e-9)
+        torch.testing.assert_close(other.models, runs[0].models, rtol=1e-8, atol=1e-9)
 
 
 def test_the_task_knows_shapes_and_codes() -> None:

@@ -24,7 +24,7 @@ from fedkin.learning.models import MODELS, CnnFedAvg, CnnMnist, Mixed, Mlp, Mlp8
 from fedkin.learning.models.nets import _MeanOfWords, _Pool
 from fedkin.learning.models.vision import BatchNormOfOne, _with_batch_norms, torchvision_models
 from fedkin.settings import parse
-from support import fitted
+from support import fitted, same
 
 SMALL = ("small-plain", "small-residual", "small-separable", "small-wide")
 USUAL = [(1, 28, 28), (3, 32, 32)]
@@ -299,7 +299,7 @@ def test_bearing_normalisation_is_torchs_but_for_a_single_value() -> None:
     with pytest.raises(ValueError, match="more than 1 value per channel"):
         plain(x)
     out = bearing(x)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in bearing.state_dict().items())
+    assert same(bearing.state_dict(), before)
     assert torch.equal(out, bearing.eval()(x))
 
 

@@ -82,8 +82,8 @@ def test_the_learning_rate_follows_the_schedule_over_rounds(
     for rate in rates:
         step = Training(lr=rate, local_steps=1, batch_size="all")
         params = fitted(net, samples, step, params=params).params
-    for name, tensor in fedkin.load(tmp_path / "run", model=model).model("a").state_dict().items():
-        torch.testing.assert_close(tensor, params[name], rtol=1e-5, atol=1e-6)
+    end = fedkin.load(tmp_path / "run", model=model).model("a").state_dict()
+    torch.testing.assert_close(end, params, rtol=1e-5, atol=1e-6)
 
 
 def test_a_step_schedule_needs_its_rounds() -> None:
@@ -148,8 +148,7 @@ def test_fit_equals_a_plain_loop(optimiser: str) -> None:
         loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         made.step()
         losses.append(float(loss.detach()))
-    for name, tensor in model.state_dict().items():
-        torch.testing.assert_close(found.params[name], tensor, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(found.params, model.state_dict(), rtol=1e-6, atol=1e-7)
     assert found.loss == pytest.approx(np.mean(losses), rel=1e-5)
     assert (found.steps, found.samples) == (len(losses), 2 * len(samples))
 
@@ -162,9 +161,8 @@ def test_fit_leaves_what_it_was_given() -> None:
     first = fitted(setup.net, samples, setup.training, module=module)
     kept = {name: tensor.clone() for name, tensor in first.params.items()}
     fitted(setup.net, samples, setup.training, seed=1, module=module, params=first.params)
-    for name in kept:
-        assert torch.equal(setup.net.initial[name], given_params[name])
-        assert torch.equal(first.params[name], kept[name])
+    assert same(setup.net.initial, given_params)
+    assert same(first.params, kept)
 
 
 def test_dropout_is_keyed_and_batch_norm_keeps_its_statistics() -> None:
@@ -287,9 +285,7 @@ def test_every_method_heeds_it_or_refuses(method: str, setting: str, digits: Fed
 def test_all_modes_train_alike(mode: str, setting: str, digits: Federation, workers_here: None) -> None:
     one, other = (ran("fedavg", digits, how, **{setting: HEEDED[setting][0]}) for how in ("one-by-one", mode))
     assert same(one, other) or (mode, setting) == ("fast", "class_weights")
-    for id, params in one.items():
-        for name, tensor in params.items():
-            torch.testing.assert_close(other[id][name], tensor, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-5)
 
 
 def test_it_is_a_plain_loop_over_views(digits: Federation) -> None:
@@ -301,8 +297,8 @@ def test_it_is_a_plain_loop_over_views(digits: Federation) -> None:
     def outputs(samples: Any, rows: Tensor) -> Any:
         return module(views(samples.inputs(rows, torch.float64)))
 
-    for name, tensor in plain_fedavg(module.body, module.head, alone, setup.training, outputs).items():
-        torch.testing.assert_close(got[name], tensor, rtol=1e-9, atol=1e-9)
+    plain = plain_fedavg(module.body, module.head, alone, setup.training, outputs)
+    torch.testing.assert_close(got, plain, rtol=1e-9, atol=1e-9)
 
 
 def test_inputs_without_views_are_refused() -> None:
@@ -321,8 +317,7 @@ def test_it_is_the_weighted_mean_of_torch(batch: Any) -> None:
     module = setup.net.scratch()
     oracle = torch.nn.CrossEntropyLoss(weight=torch.tensor(WEIGHTS, dtype=torch.float64))
     plain = plain_fedavg(module.body, module.head, federation, setup.training, loss=oracle)
-    for name, tensor in plain.items():
-        torch.testing.assert_close(got[name], tensor, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(got, plain, rtol=1e-10, atol=1e-12)
 
 
 def test_balanced_is_what_scikit_learn_calls_balanced() -> None:
