@@ -358,9 +358,6 @@ def clump_p(means: Any, n: Any, covariance: Any, *, seed: int = 0) -> tuple[floa
     """
     means, n, covariance = as_vectors(means, "means"), as_vectors(n, "n", ndim=1), as_dense(covariance, "covariance")
     k = len(n)
-    if len(means) != k or covariance.shape[1] != means.shape[1] or (n <= 0).any():
-        expected = f"a positive n per row of means, and a covariance of {means.shape[1]} columns"
-        raise GraphError(f"clump_p: expected {expected}")
     if k < 4:
         return 1.0, 0.0
     most = max(2, min(k - 1, k // 2, _DEEPEST)) + 1
