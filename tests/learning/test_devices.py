@@ -18,7 +18,8 @@ from fedkin.federation import Client, Federation, Samples, Scale, Task
 from fedkin.learning import Net, Training
 from fedkin.learning.devices import CPU, Precision, _has_bf16, check_precision, rng_lock, seeded
 from fedkin.learning.losses import CrossEntropy
-from fedkin.learning.sgd import infer
+from fedkin.learning.metrics import score, scores_of
+from fedkin.learning.sgd import infer, outputs
 from fedkin.network.agreement import Agreement, difference, setup_and_agreement
 from fedkin.running.networked import setup_of
 from support import fitted, same
@@ -131,6 +132,18 @@ def test_a_net_that_views_its_maps_is_computed_with_channels_first(kind: type[Vi
     one, other = _fit(own), _fit(first)
     assert own.channels_last is False
     assert [torch.equal(a, b) for a, b in zip(one.params.values(), other.params.values(), strict=True)] == [True] * 6
+
+
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize("body", [Viewing, lambda *layers: nn.Sequential(*layers, nn.Flatten())])
+def test_a_score_is_the_first_job_of_a_module(body: Callable[..., nn.Module], last: bool) -> None:
+    net = _net(lambda: body(*_layers()), channels_last=None if last else False)
+    samples, fresh = _samples(), net.scratch()
+    scores = score(net, fresh, net.initial, [samples], TASK)[0]
+    assert fresh.channels_last is net.channels_last is (last and body is not Viewing)
+    alone = infer(net, net.scratch(), net.initial, "logits", samples)
+    assert torch.equal(outputs(net, fresh, "logits", samples), alone)
+    assert scores == scores_of(TASK, alone, samples.labels())
 
 
 def _federation() -> Federation:

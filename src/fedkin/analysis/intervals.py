@@ -72,8 +72,8 @@ def components(scores: Any, labels: Any) -> tuple[Values, Values]:
     return below(ones, zeros), 1 - below(zeros, ones)
 
 
-def auc_interval(scores: Any, labels: Any, level: float = LEVEL) -> Interval | None:
-    """Interval of the ROC-AUC of scores [n] for labels 0 or 1; None if there is only one class.
+def auc_interval(scores: Any, labels: Any, level: float = LEVEL) -> Interval:
+    """Interval of the ROC-AUC of scores [n] for labels of which some are 0 and some are 1.
 
     DeLong's variance on the logit scale, which keeps the interval inside 0..1. If this variance is 0 or unknown (an AUC
     of 0 or 1, one sample of a class), Newcombe's method 5 (2006): all AUCs that are less than z standard errors away,
@@ -84,8 +84,6 @@ def auc_interval(scores: Any, labels: Any, level: float = LEVEL) -> Interval | N
     (0.26, 0.99)
     """
     ones, zeros = components(scores, labels)
-    if not len(ones) or not len(zeros):
-        return None
     z, auc = normal(level), float(ones.mean())
     if min(len(ones), len(zeros)) > 1 and 0 < auc < 1:
         variance = ones.var(ddof=1) / len(ones) + zeros.var(ddof=1) / len(zeros)
