@@ -54,6 +54,12 @@ NEEDS_ACCOUNTANT = pytest.mark.skipif(
 )
 
 
+# Every way to do local work.
+WAYS: list[dict[str, Any]] = [
+    {"mode": "one-by-one"}, {"mode": "fast"}, {"mode": "workers", "workers": 1}, {"engine": "loopback"},
+]  # fmt: skip
+
+
 # Methods that train any net: all but those that fit a linear model.
 NET_METHODS = {name: kind for name, kind in METHODS.items() if not kind.linear}
 

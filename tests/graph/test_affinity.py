@@ -21,7 +21,6 @@ from graph.strategies import (
     both_kinds,
     dense,
     distances,
-    labels_for,
     planted,
     reordered,
     symmetric,
@@ -83,14 +82,6 @@ def test_gap_threshold_lies_in_the_largest_gap(d: Any) -> None:
         below, above = values[values < threshold].max(), values[values > threshold].min()
         assert above - below == np.diff(values).max()
         assert threshold == pytest.approx((below + above) / 2)
-
-
-@given(symmetric(elements=st.sampled_from([0.0, 0.5, 1.0])))
-def test_symmetrise(s: Any) -> None:
-    upper = np.triu(s, 1)
-    for one in both_kinds(upper):
-        np.testing.assert_array_equal(dense(g.symmetrise(one)), upper + upper.T)
-        assert not dense(g.symmetrise(one, mutual=True)).any()
 
 
 @given(st.integers(1, 40), st.integers(1, 45), st.booleans(), st.integers(0, 9))
@@ -184,14 +175,6 @@ def test_uniform_keeps_the_total_weight(a: Any) -> None:
     assert c.sum() == pytest.approx(a.sum())
     np.testing.assert_allclose(dense(affinity.uniform(a + np.eye(len(a)))), c)
     assert len(np.unique(c[~np.eye(len(a), dtype=bool)])) == 1
-
-
-@pytest.mark.slow
-@given(st.integers(1, 9).flatmap(labels_for))
-def test_oracle_is_the_planted_groups(labels: Any) -> None:
-    a = g.oracle(labels)
-    np.testing.assert_array_equal(a, (labels[:, None] == labels) & ~np.eye(len(labels), dtype=bool))
-    np.testing.assert_array_equal(g.oracle([str(label) for label in labels]), a)
 
 
 def test_a_complete_graph_of_too_many_clients_is_refused() -> None:

@@ -11,7 +11,6 @@ import scipy.sparse as sp
 from fedkin import graph as g
 from fedkin.errors import GraphError
 from fedkin.graph import mixing
-from fedkin.graph.mixing import norm_regularised
 
 
 @pytest.mark.parametrize(
@@ -73,7 +72,6 @@ from fedkin.graph.mixing import norm_regularised
         (lambda: g.project([1.0, 2.0], floor=0.6), "floor: expected 0 to 1/2"),
         (lambda: g.project([]), "at least one"),
         (lambda: g.project(3.0), "expected a vector"),
-        (lambda: norm_regularised([1.0], -1.0), "b: expected a number of at least 0"),
         (lambda: g.collaboration_weights([1.0, 0.5], 2), "own: expected a place from 0 to 1"),
         (lambda: g.collaboration_weights([1.0, np.nan], 0), "not all finite"),
         (lambda: g.collaboration_weights([1.0, 0.5], 0, trust=[1.0, 0.0]), "trust: expected numbers above 0"),

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from scipy.integrate import quad
 
-from fedkin.errors import GraphError
 from fedkin.graph import Doubt, Plan, Signature, Spread, look, sign
 from fedkin.graph.holding import calibrated
 
@@ -43,10 +42,3 @@ def test_a_member_that_drifts_is_found_and_the_others_are_not() -> None:
                 assert (member, t >= 5) == (2, True)
     assert doubts[2].value >= 1 / alpha
     assert all(doubt.value < 1 for doubt in (doubts[k] for k in (0, 1, 3, 4)))
-
-
-def test_another_plan_is_refused() -> None:
-    x = np.random.default_rng(0).normal(size=(40, 4))
-    plans = [Plan.of([Spread.of(x)], seed=seed) for seed in (0, 1)]
-    with pytest.raises(GraphError, match="another plan"):
-        look(Doubt(), sign(plans[0], x), sign(plans[1], x), "same", 0.001)

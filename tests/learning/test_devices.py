@@ -18,7 +18,8 @@ from fedkin.federation import Client, Federation, Samples, Scale, Task
 from fedkin.learning import Net, Training
 from fedkin.learning.devices import CPU, Precision, _has_bf16, check_precision, rng_lock, seeded
 from fedkin.learning.losses import CrossEntropy
-from fedkin.learning.sgd import infer
+from fedkin.learning.metrics import score, scores_of
+from fedkin.learning.sgd import infer, outputs
 from fedkin.network.agreement import Agreement, difference, setup_and_agreement
 from fedkin.running.networked import setup_of
 from support import fitted, same
@@ -133,6 +134,18 @@ def test_a_net_that_views_its_maps_is_computed_with_channels_first(kind: type[Vi
     assert [torch.equal(a, b) for a, b in zip(one.params.values(), other.params.values(), strict=True)] == [True] * 6
 
 
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize("body", [Viewing, lambda *layers: nn.Sequential(*layers, nn.Flatten())])
+def test_a_score_is_the_first_job_of_a_module(body: Callable[..., nn.Module], last: bool) -> None:
+    net = _net(lambda: body(*_layers()), channels_last=None if last else False)
+    samples, fresh = _samples(), net.scratch()
+    scores = score(net, fresh, net.initial, [samples], TASK)[0]
+    assert fresh.channels_last is net.channels_last is (last and body is not Viewing)
+    alone = infer(net, net.scratch(), net.initial, "logits", samples)
+    assert torch.equal(outputs(net, fresh, "logits", samples), alone)
+    assert scores == scores_of(TASK, alone, samples.labels())
+
+
 def _federation() -> Federation:
     whole = _samples(60)
     each = [whole.take(torch.arange(start, start + 15)) for start in range(0, 60, 15)]
@@ -156,21 +169,14 @@ def _run(body: nn.Module, folder: Path | None = None, **settings: Any) -> fedkin
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("body", [lambda: nn.Sequential(*_layers(), nn.Flatten()), lambda: Viewing(*_layers())])
 @pytest.mark.parametrize("how", [{}, pytest.param({"precision": "bf16"}, marks=BF16)])
-def test_workers_and_a_second_run_give_the_same_bits(how: dict[str, Any]) -> None:
-    def run(**settings: Any) -> fedkin.Result:
-        return _run(nn.Sequential(*_layers(), nn.Flatten()), **how, **settings)
-
-    alone = run()
-    assert same(alone.models, run().models)
-    assert same(alone.models, run(mode="workers", workers=1).models)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("how", [{}, pytest.param({"precision": "bf16"}, marks=BF16)])
-def test_a_net_that_views_its_maps_has_the_same_bits_behind_bytes(how: dict[str, Any], workers_here: None) -> None:
-    one, other = (_run(Viewing(*_layers()), mode=mode, **how) for mode in ("one-by-one", "workers"))
-    assert same(one.models, other.models)
+def test_a_second_run_and_workers_give_the_same_bits(
+    how: dict[str, Any], body: Callable[[], nn.Module], workers_here: None
+) -> None:
+    one, again, other = (_run(body(), mode=mode, **how).models for mode in ("one-by-one", "one-by-one", "workers"))
+    assert same(one, again)
+    assert same(one, other)
 
 
 @BF16

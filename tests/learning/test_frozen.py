@@ -25,7 +25,17 @@ from fedkin.learning.models import backbone
 from fedkin.learning.sgd import infer
 from fedkin.methods.fedavg import FedAvg
 from fedkin.network.agreement import Agreement, difference, setup_and_agreement
-from support import NET_METHODS, by_pattern, default_method, fitted, plain_fedavg, present, same, small_federation
+from support import (
+    NET_METHODS,
+    WAYS,
+    by_pattern,
+    default_method,
+    fitted,
+    plain_fedavg,
+    present,
+    same,
+    small_federation,
+)  # fmt: skip
 
 WIDTH, INNER, RANK, CLASSES = 5, 24, 2, 4
 TRAINED = 2 * RANK * INNER + INNER * CLASSES + CLASSES
@@ -106,8 +116,7 @@ def test_statistics_of_a_frozen_body_stay_and_those_of_a_trained_one_move() -> N
     found = fitted(net, samples, Training(local_epochs=1, batch_size=8), module=module).params
     assert list(found) == list(net.initial)
     assert not torch.equal(found["body.1.1.running_mean"], net.initial["body.1.1.running_mean"])
-    for name, tensor in net.frozen.items():
-        assert torch.equal({**dict(module.named_parameters()), **dict(module.named_buffers())}[name], tensor)
+    assert same({name: module.tensors[name] for name in net.frozen}, net.frozen)
     # Features of the frozen part are those of evaluation mode, in training too.
     x = samples.inputs(slice(None))
     assert torch.equal(module.train().body.get_submodule("0")(x), module.eval().body.get_submodule("0")(x))
@@ -135,12 +144,7 @@ def test_a_buffer_that_changes_at_home_is_refused() -> None:
         fedkin.run("fedavg", small_federation(), model=model, training=PLAN)
 
 
-HOW: list[dict[str, Any]] = [
-    {"mode": "one-by-one"}, {"mode": "fast"}, {"mode": "workers", "workers": 1}, {"engine": "loopback"},
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("how", [pytest.param(how, marks=pytest.mark.slow if "workers" in how else ()) for how in HOW])
+@pytest.mark.parametrize("how", WAYS)
 def test_frozen_values_are_the_net_s_in_every_mode(how: dict[str, Any], workers_here: None) -> None:
     """Equal to a plain loop whose frozen part is in evaluation mode."""
     body, head = (part.double() for part in norms())
@@ -148,8 +152,7 @@ def test_frozen_values_are_the_net_s_in_every_mode(how: dict[str, Any], workers_
     got = fedkin.run("fedavg", small_federation(), model=norms(), training=PLAN, settings={"dtype": "float64", **how})
     for params in got.models.values():
         assert list(params) == list(Net(*norms()).initial)
-        for name, tensor in params.items():
-            torch.testing.assert_close(tensor, want[name], rtol=1e-9, atol=1e-10)
+        torch.testing.assert_close(params, {name: want[name] for name in params}, rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.parametrize("adapters", [True, False], ids=["adapters", "head-only"])

@@ -17,7 +17,7 @@ from fedkin.federation import Client, Federation, Samples, Scale
 from fedkin.learning import Net, Training
 from fedkin.learning.devices import Resident
 from fedkin.methods.flt import Flt
-from support import plain_fedavg
+from support import WAYS, plain_fedavg
 
 WORDS, LENGTH, CLASSES = 12, 6, 3
 PLAN = {"rounds": 2, "lr": 0.2, "batch_size": 4, "local_steps": 5}
@@ -92,20 +92,14 @@ def plain_run(kind: str) -> dict[str, Tensor]:
     return plain_fedavg(body, head, federation(kind), Training.model_validate(PLAN), outputs)
 
 
-HOW: list[dict[str, Any]] = [
-    {"mode": "one-by-one"}, {"mode": "fast"}, {"mode": "workers", "workers": 1}, {"engine": "loopback"},
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("how", [pytest.param(how, marks=pytest.mark.slow if "workers" in how else ()) for how in HOW])
+@pytest.mark.parametrize("how", WAYS)
 @pytest.mark.parametrize("kind", ["ids", "dict"])
 def test_fedavg_equals_a_plain_loop(kind: str, how: dict[str, Any], workers_here: None) -> None:
     want = plain_run(kind)
     for clients in (federation(kind), apart(federation(kind))):
         got = fedkin.run("fedavg", clients, model=model(kind), training=PLAN, settings={**DOUBLE, **how})
         for params in got.models.values():
-            for name, tensor in params.items():
-                torch.testing.assert_close(tensor, want[name], rtol=1e-9, atol=1e-10)
+            torch.testing.assert_close(params, want, rtol=1e-9, atol=1e-10)
         # Linear 5 x 4 and 4 x 3, forwards and twice that backwards.
         assert got.rounds[-1]["flops"] == 192 * got.rounds[-1]["samples"]
 
@@ -114,15 +108,12 @@ def test_fedavg_equals_a_plain_loop(kind: str, how: dict[str, Any], workers_here
 @pytest.mark.parametrize("kind", [pytest.param("ids", marks=pytest.mark.slow), "dict"])
 def test_other_methods_and_modes_agree(kind: str, method: str, workers_here: None) -> None:
     options: dict[str, Any] = {"augment": {"on": False}} if method.startswith("mapl") else {}
-    modes = [HOW[0], HOW[1], HOW[3]] if method != "sfmtl-graph" or kind == "dict" else HOW
     runs = [
         fedkin.run(method, federation(kind), model=model(kind), training=PLAN, settings={**DOUBLE, **how}, **options)
-        for how in modes
+        for how in WAYS
     ]
     for other in runs[1:]:
-        for id, params in runs[0].models.items():
-            for name, tensor in params.items():
-                torch.testing.assert_close(other.models[id][name], tensor, rtol=1e-8, atol=1e-9)
+        torch.testing.assert_close(other.models, runs[0].models, rtol=1e-8, atol=1e-9)
 
 
 def test_the_task_knows_shapes_and_codes() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -14,12 +13,11 @@ from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedkin.errors import FedkinError, MethodError
+from fedkin.errors import MethodError
 from fedkin.federation import Samples
-from fedkin.learning.losses import Batch, CrossEntropy, PixelCrossEntropy, SquaredError, default_loss, per_sample
+from fedkin.learning.losses import Batch, default_loss, per_sample
 from fedkin.learning.metrics import NO_SCORES, average_precision, pooled, roc_auc, score, scores_of
 from fedkin.learning.net import Net
-from fedkin.learning.sgd import infer, outputs
 from fedkin.tasks import Task
 
 CLASSES, RISK = Task(4, (5,)), Task(2, (5,), "risk")
@@ -117,17 +115,11 @@ def test_the_default_loss_is_the_mean_per_sample_and_heeds_padding(task: Task) -
     torch.testing.assert_close(loss(Echo(), padded, {}, {}), each[:5].mean())  # type: ignore[arg-type]
 
 
-def test_losses_by_task_and_equality() -> None:
-    assert default_loss(CLASSES) == default_loss(RISK) == CrossEntropy()
-    assert default_loss(NUMBERS) == SquaredError()
-    assert default_loss(MASKS) == PixelCrossEntropy()
-
-
 # -- one model on many clients' samples: the scores are those of each client alone ------------------------------------
 
 
 SIZES = (20, 1, 40, 0, 3, 17, 20, 128, 129, 300, 31, *(20, 33) * 3)
-CLASSES, IMAGES = Task(10, (6,)), Task(10, (3, 8, 8))
+CLASSES = Task(10, (6,))
 
 
 def dense(*between: nn.Module) -> tuple[nn.Module, nn.Module]:
@@ -168,39 +160,3 @@ def test_outputs_that_are_not_finite_have_no_score(task: Task) -> None:
     assert score(net, net.scratch(), net.initial, sets[:1], task)[0].loss > 0
     with pytest.raises(MethodError, match="not finite for 2 of 20 test samples"):
         score(net, net.scratch(), net.initial, sets, task)
-
-
-def test_samples_that_do_not_fit_the_net_raise_an_error() -> None:
-    net = Net.build(lambda: dense(nn.ReLU()), 3)
-    sets = [*sets_of(CLASSES, (20, 20)), Samples(torch.zeros(20, 5), torch.zeros(20, dtype=torch.int64))]
-    with pytest.raises((RuntimeError, FedkinError)):
-        score(net, net.scratch(), net.initial, sets, CLASSES)
-
-
-class Viewed(nn.Module):
-    """Convolutions and a view of their feature map, which cannot have channels last."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.layers(x)
-        return x.view(x.size(0), -1)
-
-
-def flat() -> nn.Module:
-    return nn.Sequential(nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 4, 3), nn.Flatten())
-
-
-@pytest.mark.parametrize("last", [True, False])
-@pytest.mark.parametrize("body", [Viewed, flat])
-def test_a_score_is_the_first_job_of_a_module(body: Callable[[], nn.Module], last: bool) -> None:
-    net = Net.build(lambda: (body(), nn.Linear(64, 10)), 3)
-    net.channels_last = None if last else False
-    samples, fresh = sets_of(IMAGES, (20,))[0], net.scratch()
-    scores = score(net, fresh, net.initial, [samples], IMAGES)[0]
-    assert fresh.channels_last is net.channels_last is (last and body is flat)
-    alone = infer(net, net.scratch(), net.initial, "logits", samples)
-    assert torch.equal(outputs(net, fresh, "logits", samples), alone)
-    assert scores == scores_of(IMAGES, alone, samples.labels())

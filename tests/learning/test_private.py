@@ -94,16 +94,14 @@ def test_it_equals_a_loop_over_samples(which: str) -> None:
     private = Private(clip=0.8, noise=0.6, rate=0.4, steps=5)
     found = trained(net, private, Training(lr=0.2), np.random.default_rng(7), loss, extras, data)
     expected = by_loop(net, private, 0.2, 7, loss, extras, data)
-    for name, tensor in expected.items():
-        torch.testing.assert_close(found[name], tensor, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
 
 
 def test_without_noise_and_bound_it_is_gradient_descent() -> None:
     net, plain = mlp(), Training(batch_size="all", local_steps=6, lr=0.3, momentum=0.5, weight_decay=0.01)
     private = Private(clip=math.inf, noise=0.0, rate=1.0, steps=6)
     found = trained(net, private, plain, np.random.default_rng(0))
-    for name, tensor in fitted(net, samples(), plain).params.items():
-        torch.testing.assert_close(found[name], tensor, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(found, fitted(net, samples(), plain).params, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e6])

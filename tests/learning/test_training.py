@@ -1,9 +1,9 @@
-"""Local training: batches, optimisers, clipping, inference."""
+"""Local training: batches, optimisers, clipping, inference, views, and weights of classes."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +12,20 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.utils.class_weight import compute_class_weight
 from torch import Tensor, nn
 
 import fedkin
 from fedkin.engines import LocalEngine
-from fedkin.errors import ConfigError, MethodError
+from fedkin.errors import ConfigError, FedkinError, MethodError
 from fedkin.federation import Federation, Task
+from fedkin.flow import Fit, Message
 from fedkin.learning import Batch, Net, Training, class_means, masked_mean
 from fedkin.learning.augment import Augment
 from fedkin.learning.models import MODELS, Mlp
 from fedkin.learning.sgd import infer, load
 from fedkin.methods import METHODS
+from fedkin.methods.fedavg import FedAvg
 from support import (
     NET_METHODS,
     PATTERNS,
@@ -79,8 +82,8 @@ def test_the_learning_rate_follows_the_schedule_over_rounds(
     for rate in rates:
         step = Training(lr=rate, local_steps=1, batch_size="all")
         params = fitted(net, samples, step, params=params).params
-    for name, tensor in fedkin.load(tmp_path / "run", model=model).model("a").state_dict().items():
-        torch.testing.assert_close(tensor, params[name], rtol=1e-5, atol=1e-6)
+    end = fedkin.load(tmp_path / "run", model=model).model("a").state_dict()
+    torch.testing.assert_close(end, params, rtol=1e-5, atol=1e-6)
 
 
 def test_a_step_schedule_needs_its_rounds() -> None:
@@ -145,8 +148,7 @@ def test_fit_equals_a_plain_loop(optimiser: str) -> None:
         loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         made.step()
         losses.append(float(loss.detach()))
-    for name, tensor in model.state_dict().items():
-        torch.testing.assert_close(found.params[name], tensor, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(found.params, model.state_dict(), rtol=1e-6, atol=1e-7)
     assert found.loss == pytest.approx(np.mean(losses), rel=1e-5)
     assert (found.steps, found.samples) == (len(losses), 2 * len(samples))
 
@@ -159,9 +161,8 @@ def test_fit_leaves_what_it_was_given() -> None:
     first = fitted(setup.net, samples, setup.training, module=module)
     kept = {name: tensor.clone() for name, tensor in first.params.items()}
     fitted(setup.net, samples, setup.training, seed=1, module=module, params=first.params)
-    for name in kept:
-        assert torch.equal(setup.net.initial[name], given_params[name])
-        assert torch.equal(first.params[name], kept[name])
+    assert same(setup.net.initial, given_params)
+    assert same(first.params, kept)
 
 
 def test_dropout_is_keyed_and_batch_norm_keeps_its_statistics() -> None:
@@ -235,11 +236,19 @@ def test_the_papers_head_has_5130_parameters() -> None:
     assert net.width(Task(10, (3, 32, 32))) == 512
 
 
-# -- `training.augment`: views in every method's local training, equal in all modes, and none where it ha ------------
+# -- `training.augment` and `training.class_weights`: heeded in every method's local training, or refused --------------
 
 
 GENTLE = {"crop": 0.8, "flip": 0.5, "jitter": 0, "grey": 0, "blur": 0}
+# Of classes of `small_federation`, and of digits.
+WEIGHTS = (0.2, 3.0, 1.0, 0.7)
+TEN = (*WEIGHTS, *WEIGHTS, 1.0, 0.5)
+# The settings, the same without an effect, and the methods that refuse them, with their words.
 OWN = ["fedclassavg", "mapl", "mapl-plus"]
+HEEDED: dict[str, tuple[Any, Any, list[str], str]] = {
+    "augment": (GENTLE, {"on": False}, OWN, r"makes views of its own; set method\.augment"),
+    "class_weights": (TEN, (0.5,) * 10, [*OWN, "fedem"], r"training\.class_weights: the loss of method '{}'"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -256,6 +265,29 @@ def ran(method: str, digits: Federation, mode: str = "one-by-one", **training: A
     ).models  # fmt: skip
 
 
+@pytest.mark.parametrize("setting", HEEDED)
+@pytest.mark.parametrize("method", by_pattern(NET_METHODS))
+def test_every_method_heeds_it_or_refuses(method: str, setting: str, digits: Federation) -> None:
+    value, off, refused, words = HEEDED[setting]
+    if method in refused:
+        with pytest.raises(ConfigError, match=words.format(method)):
+            ran(method, digits, **{setting: value})
+        return
+    plain, heeded = ran(method, digits), ran(method, digits, **{setting: value})
+    assert not same(plain, heeded)
+    if method in PATTERNS:
+        assert same(plain, ran(method, digits, **{setting: off}))
+        assert same(heeded, ran(method, digits, **{setting: value}))
+
+
+@pytest.mark.parametrize("setting", HEEDED)
+@pytest.mark.parametrize("mode", ["fast", pytest.param("workers", marks=pytest.mark.slow)])
+def test_all_modes_train_alike(mode: str, setting: str, digits: Federation, workers_here: None) -> None:
+    one, other = (ran("fedavg", digits, how, **{setting: HEEDED[setting][0]}) for how in ("one-by-one", mode))
+    assert same(one, other) or (mode, setting) == ("fast", "class_weights")
+    torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-5)
+
+
 def test_it_is_a_plain_loop_over_views(digits: Federation) -> None:
     views, alone = Augment(**GENTLE), digits.reorder([min(digits)])
     setup = small_setup(METHODS["fedavg"](), alone, torch.float64, local_steps=4, augment=views)
@@ -265,28 +297,8 @@ def test_it_is_a_plain_loop_over_views(digits: Federation) -> None:
     def outputs(samples: Any, rows: Tensor) -> Any:
         return module(views(samples.inputs(rows, torch.float64)))
 
-    for name, tensor in plain_fedavg(module.body, module.head, alone, setup.training, outputs).items():
-        torch.testing.assert_close(got[name], tensor, rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize("method", by_pattern(name for name in NET_METHODS if name not in OWN))
-def test_every_method_trains_on_views(method: str, digits: Federation) -> None:
-    plain, viewed = ran(method, digits), ran(method, digits, augment=GENTLE)
-    assert not same(plain, viewed)
-    if method in PATTERNS:
-        assert same(plain, ran(method, digits, augment={"on": False}))
-        assert same(viewed, ran(method, digits, augment=GENTLE))
-
-
-@pytest.mark.parametrize("mode", ["fast", pytest.param("workers", marks=pytest.mark.slow)])
-def test_all_modes_draw_the_same_views(mode: str, digits: Federation, workers_here: None) -> None:
-    assert same(ran("fedavg", digits, augment=GENTLE), ran("fedavg", digits, mode, augment=GENTLE))
-
-
-@pytest.mark.parametrize("method", OWN)
-def test_methods_with_views_of_their_own_refuse_it(method: str, digits: Federation) -> None:
-    with pytest.raises(ConfigError, match=r"makes views of its own; set method\.augment"):
-        ran(method, digits, augment=GENTLE)
+    plain = plain_fedavg(module.body, module.head, alone, setup.training, outputs)
+    torch.testing.assert_close(got, plain, rtol=1e-9, atol=1e-9)
 
 
 def test_inputs_without_views_are_refused() -> None:
@@ -294,3 +306,68 @@ def test_inputs_without_views_are_refused() -> None:
     federation = Federation.from_arrays(tokens, np.arange(40) % 2, client=np.repeat(["a", "b"], 20))
     with pytest.raises(ConfigError, match=r"training\.augment"):
         fedkin.run("local", federation, model=(nn.EmbeddingBag(9, 4), nn.Linear(4, 2)), training={"augment": GENTLE})
+
+
+@pytest.mark.parametrize("batch", ["all", 5])
+def test_it_is_the_weighted_mean_of_torch(batch: Any) -> None:
+    """Sum of w_y l over sum of w_y, in each batch."""
+    federation = small_federation().reorder([min(small_federation())])
+    setup = small_setup(FedAvg(), federation, torch.float64, batch_size=batch, lr=0.3, class_weights=WEIGHTS)
+    (got,) = trained_models(LocalEngine(setup)).values()
+    module = setup.net.scratch()
+    oracle = torch.nn.CrossEntropyLoss(weight=torch.tensor(WEIGHTS, dtype=torch.float64))
+    plain = plain_fedavg(module.body, module.head, federation, setup.training, loss=oracle)
+    torch.testing.assert_close(got, plain, rtol=1e-10, atol=1e-12)
+
+
+def test_balanced_is_what_scikit_learn_calls_balanced() -> None:
+    y = np.array([0, 0, 0, 0, 2, 2, 3])
+    made = Training(class_weights="balanced").weights(torch.from_numpy(y), 4)
+    assert made is not None
+    want = compute_class_weight("balanced", classes=np.array([0, 2, 3]), y=y)
+    np.testing.assert_allclose([made[0], made[2], made[3]], want, rtol=1e-12)
+
+
+@pytest.mark.parametrize("labels", [[0, 1, 0, 1], [1, 1]])
+def test_a_client_with_equal_classes_or_one_has_no_weights(labels: list[int]) -> None:
+    assert Training(class_weights="balanced").weights(torch.tensor(labels), 3) is None
+    assert Training(class_weights=(2.0, 2.0, 2.0)).weights(torch.tensor([0, 0, 1]), 3) is None
+
+
+@dataclass(frozen=True)
+class Own:
+    """A loss that says nothing of weights."""
+
+    def __call__(self, model: Any, batch: Any, extras: Any, carry: Any, /) -> Tensor:
+        return torch.nn.functional.cross_entropy(model(batch.x), batch.y)
+
+
+class OwnLoss(FedAvg):
+    """FedAvg with a loss that says nothing of weights."""
+
+    name = "own-loss"
+
+    def train(self, client: Any, message: Message) -> Any:
+        fitted = yield from Fit(message.params, Own())
+        return Message(params=fitted.params, n=client.size)
+
+    train.is_phase = True  # type: ignore[attr-defined]
+
+
+def test_a_loss_that_says_nothing_is_refused() -> None:
+    engine = LocalEngine(small_setup(OwnLoss(), small_federation(), class_weights="balanced"))
+    with pytest.raises(FedkinError, match="the loss Own does not say that it weighs samples"):
+        engine.round(1)
+
+
+def test_what_cannot_be_weighed_is_refused() -> None:
+    with pytest.raises(ConfigError, match="3 numbers, and the task has 4 classes"):
+        small_setup(FedAvg(), small_federation(), class_weights=(1, 2, 3))
+    for wrong in ((1.0, 0.0), (), "equal"):
+        with pytest.raises(ValueError, match="class_weights"):
+            Training.model_validate({"class_weights": wrong})
+    numbers = Federation.from_arrays(
+        np.zeros((8, 2), np.float32), np.arange(8.0), ["a"] * 4 + ["b"] * 4, kind="regression"
+    )
+    with pytest.raises(ConfigError, match="a weight of classes needs a class label"):
+        fedkin.run("fedavg", numbers, rounds=1, training={"class_weights": "balanced"}, model="linear")

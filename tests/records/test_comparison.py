@@ -102,12 +102,6 @@ def test_what_communication_adds_by_hand(tmp_path: Path) -> None:
     assert comparison_rows(again) == comparison_rows(results)
 
 
-def test_names_of_clients_do_not_matter() -> None:
-    by_seed = {0: {"a": 0.3, "b": -0.1}, 1: {"a": 0.2, "b": 0.1}}
-    renamed = {seed: {{"a": "z", "b": "y"}[id]: gain for id, gain in gains.items()} for seed, gains in by_seed.items()}
-    assert present(added(by_seed)) == pytest.approx(present(added(renamed)))
-
-
 def test_of_one_seed_or_of_one_without_clients_there_is_no_interval() -> None:
     assert added({0: {}, 1: {"a": 0.1}}) is None
     assert present(added({0: {"a": 0.1}})).against() == "one seed"

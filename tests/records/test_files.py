@@ -114,12 +114,6 @@ def test_a_folder_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
         assert mode(tmp_path / "mine") == 0o750
 
 
-def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(RunError, match="cannot be used"), locked(tmp_path / "file" / "run"):
-        pass
-
-
 # -- files are written aside, and are on the disk before they take their places ------------------------------------
 
 

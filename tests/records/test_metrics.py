@@ -35,11 +35,6 @@ def test_accuracy_against_numpy(clients: list[tuple[int, float]]) -> None:
     assert found["stderr"] == pytest.approx(math.sqrt(pooled * (1 - pooled) / total))
 
 
-def test_worst_tenth_of_thirty_is_three() -> None:
-    assert metrics.worst(np.arange(30.0), 0.1) == 1.0
-    assert metrics.worst(np.arange(30.0), 0.2) == 2.5
-
-
 def test_clients_without_test_samples_are_left_out_and_counted() -> None:
     assert metrics.figures({"a": Score(4, 0.5, 2), "b": Score(0, math.nan, 0)}, TASK)["clients"] == 1
     assert metrics.figures({"b": Score(0, math.nan, 0)}, TASK) == {"clients": 0}

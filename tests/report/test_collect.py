@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import shutil
-from itertools import permutations
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,10 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import pearsonr
 from sklearn.metrics import silhouette_score
 
-from fedkin.analysis import read_features
+from fedkin.analysis import class_overlap, correlation, mean_by_level, read_features
 from fedkin.graph import Graph, load_graph
 from fedkin.records.run import read_run
 from fedkin.report.collect import collect
@@ -328,13 +326,9 @@ def test_weights_are_compared_with_the_classes_in_common(comparison_folder: Path
     labels = dict(zip(facts["ids"], map(set, facts["labels"]), strict=True))
     for k, round in enumerate(sharing["figures"]["round"]):
         found = graph(comparison_folder, round)
-        pairs = list(permutations(range(8), 2))
-        both = [(labels[found.ids[i]], labels[found.ids[j]]) for i, j in pairs]
-        shares = [len(one & other) / len(one | other) for one, other in both]
-        weights = [found.weights[i, j] for i, j in pairs]
-        assert sharing["figures"]["correlation"][k] == pytest.approx(pearsonr(weights, shares)[0], abs=1e-3)
-        alike = [weight for weight, share in zip(weights, shares, strict=True) if share == 1]
-        assert sharing["figures"]["all"][k] == pytest.approx(np.mean(alike), rel=1e-3)
+        overlap = class_overlap([labels[id] for id in found.ids])
+        assert sharing["figures"]["correlation"][k] == pytest.approx(correlation(found.weights, overlap), abs=1e-3)
+        assert sharing["figures"]["all"][k] == pytest.approx(mean_by_level(found.weights, overlap)[2], rel=1e-3)
 
 
 def test_without_unlike_classes_it_is_the_planted_group(tmp_path: Path) -> None:

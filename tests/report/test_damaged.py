@@ -169,15 +169,6 @@ def test_a_column_of_the_wrong_kind_is_named(run: Path, file: str, column: str, 
 
 
 @pytest.mark.parametrize(
-    "name", ["graphs/round-x.npz", "graphs/round-000001 copy.npz", "graphs/round--1.npz", "features/round-.safetensors"]
-)
-def test_a_file_that_is_no_rounds_is_named(run: Path, name: str) -> None:
-    (run / name).parent.mkdir(exist_ok=True)
-    (run / name).write_bytes(b"")
-    assert "rename this file or take it away" in refused(run, run / name)
-
-
-@pytest.mark.parametrize(
     ("ids", "client", "said"),
     [
         (("site-000", "stranger"), [0, 1], "features of client 'stranger', which the run does not have"),

@@ -56,7 +56,7 @@ def brier(risks: Any, labels: Any) -> float:
     >>> round(brier([0.9, 0.2], [1, 0]), 3)
     0.025
     """
-    p, y = _checked(risks, labels)
+    p, y = _arrays(risks, labels)
     return float(np.mean((p - y) ** 2))
 
 
@@ -68,7 +68,7 @@ def curve(risks: Any, labels: Any, bins: int = 10) -> list[Bin]:
     >>> [(round(one.predicted, 2), one.observed, one.n) for one in curve([0.1, 0.2, 0.8, 0.9], [0, 0, 1, 1], 2)]
     [(0.15, 0.0, 2), (0.85, 1.0, 2)]
     """
-    p, y = _checked(risks, labels)
+    p, y = _arrays(risks, labels)
     cuts = np.unique(np.quantile(p, np.linspace(0, 1, bins + 1)[1:-1]))
     place = np.searchsorted(cuts, p, side="right")
     points = []
@@ -89,7 +89,7 @@ def calibration(risks: Any, labels: Any) -> Calibration | None:
     >>> round(found.slope, 2), round(found.large, 2)
     (0.94, 0.2)
     """
-    p, y = _checked(risks, labels)
+    p, y = _arrays(risks, labels)
     if y.all() or not y.any():
         return None
     at = special.logit(np.clip(p, _EDGE, 1 - _EDGE))
@@ -116,20 +116,15 @@ def decision_curve(risks: Any, labels: Any) -> Values:
     >>> decision_curve([0.1, 0.6, 0.9], [0, 0, 1])[[4, 49, 69]].round(3).tolist()
     [0.298, 0.0, 0.333]
     """
-    p, y = _checked(risks, labels)
+    p, y = _arrays(risks, labels)
     t = np.arange(1, 100) / 100
     acted = p[None, :] >= t[:, None]
     true, false = (acted & (y == 1)).sum(1) / len(p), (acted & (y == 0)).sum(1) / len(p)
     return np.asarray(true - false * (t / (1 - t)))
 
 
-def _checked(risks: Any, labels: Any) -> tuple[Values, Values]:
-    p, y = np.asarray(risks, dtype=np.float64), np.asarray(labels, dtype=np.float64)
-    if p.ndim != 1 or p.shape != y.shape or not len(p):
-        raise ValueError(f"risks, labels: two lists of one length are needed; got {p.shape} and {y.shape}")
-    if not ((p >= 0) & (p <= 1)).all() or not np.isin(y, (0, 1)).all():
-        raise ValueError("risks lie in 0..1 and labels are 0 or 1 (`probabilities` makes risks of scores)")
-    return p, y
+def _arrays(risks: Any, labels: Any) -> tuple[Values, Values]:
+    return np.asarray(risks, dtype=np.float64), np.asarray(labels, dtype=np.float64)
 
 
 def _separated(at: Values, y: Values) -> bool:

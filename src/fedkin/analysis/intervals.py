@@ -44,8 +44,6 @@ def wilson(right: float, n: int, level: float = LEVEL) -> Interval | None:
     >>> round(low, 3), round(high, 3)
     (0.596, 0.982)
     """
-    if not 0 <= right <= n:
-        raise ValueError(f"right: a number from 0 to n = {n} is needed, got {right}")
     if n == 0:
         return None
     z2 = normal(level) ** 2
@@ -63,7 +61,7 @@ def components(scores: Any, labels: Any) -> tuple[Values, Values]:
     >>> ones.tolist(), zeros.tolist()
     ([0.5, 1.0], [1.0, 0.5])
     """
-    values, event = _scored(scores, labels)
+    values, event = np.asarray(scores, dtype=np.float64), np.asarray(labels) == 1
     ones, zeros = values[event], values[~event]
 
     def below(some: Values, others: Values) -> Values:
@@ -74,8 +72,8 @@ def components(scores: Any, labels: Any) -> tuple[Values, Values]:
     return below(ones, zeros), 1 - below(zeros, ones)
 
 
-def auc_interval(scores: Any, labels: Any, level: float = LEVEL) -> Interval | None:
-    """Interval of the ROC-AUC of scores [n] for labels 0 or 1; None if there is only one class.
+def auc_interval(scores: Any, labels: Any, level: float = LEVEL) -> Interval:
+    """Interval of the ROC-AUC of scores [n] for labels of which some are 0 and some are 1.
 
     DeLong's variance on the logit scale, which keeps the interval inside 0..1. If this variance is 0 or unknown (an AUC
     of 0 or 1, one sample of a class), Newcombe's method 5 (2006): all AUCs that are less than z standard errors away,
@@ -86,8 +84,6 @@ def auc_interval(scores: Any, labels: Any, level: float = LEVEL) -> Interval | N
     (0.26, 0.99)
     """
     ones, zeros = components(scores, labels)
-    if not len(ones) or not len(zeros):
-        return None
     z, auc = normal(level), float(ones.mean())
     if min(len(ones), len(zeros)) > 1 and 0 < auc < 1:
         variance = ones.var(ddof=1) / len(ones) + zeros.var(ddof=1) / len(zeros)
@@ -161,15 +157,6 @@ def over(values: Any, level: float = LEVEL) -> Interval | None:
     mean = float(sample.mean())
     half = float(special.stdtrit(len(sample) - 1, (1 + level) / 2)) * float(sample.std(ddof=1)) / math.sqrt(len(sample))
     return Interval(mean - half, mean + half)
-
-
-def _scored(scores: Any, labels: Any) -> tuple[Values, npt.NDArray[np.bool_]]:
-    values, event = np.asarray(scores, dtype=np.float64), np.asarray(labels)
-    if values.ndim != 1 or values.shape != event.shape or not np.isin(event, (0, 1)).all():
-        raise ValueError(
-            f"scores, labels: two lists of one length are needed, labels 0 or 1; got {values.shape} and {event.shape}"
-        )
-    return values, event == 1
 
 
 class Added(NamedTuple):

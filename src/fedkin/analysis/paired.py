@@ -46,10 +46,6 @@ class Outcomes:
     def __post_init__(self) -> None:
         values = np.asarray(self.values, dtype=np.float64)
         labels = None if self.labels is None else np.asarray(self.labels, dtype=np.int64)
-        if values.ndim != 1:
-            raise ValueError(f"values: a list of one number for each sample is needed, got shape {values.shape}")
-        if (self.kind == "risk") != (labels is not None):
-            raise ValueError(f"labels: needed for a risk task and for no other; this one is {self.kind}")
         if labels is not None and (labels.shape != values.shape or not np.isin(labels, (0, 1)).all()):
             raise ValueError(f"labels: 0 or 1 for each of {len(values)} samples is needed, got shape {labels.shape}")
         if self.kind == "classification" and not np.isin(values, (0, 1)).all():
@@ -109,14 +105,14 @@ def difference(metric_name: str, mine: Outcomes, theirs: Outcomes, level: float 
     squared_error, dice   Student's interval of the samples' differences
 
     The interval holds for one client by itself: of 100 clients without any difference, 5 intervals are expected to
-    exclude 0 (`verdicts` can correct for this). Raises ValueError for another metric, or if the samples differ.
+    exclude 0 (`verdicts` can correct for this). Raises ValueError if the samples differ.
 
     >>> right, wrong = Outcomes("classification", np.ones(20)), Outcomes("classification", np.repeat([1.0, 0.0], 10))
     >>> found = difference("accuracy", right, wrong)
     >>> found.value, round(found.low, 2), round(found.high, 2)
     (0.5, 0.26, 0.7)
     """
-    _check(metric_name, mine, theirs)
+    _check(mine, theirs)
     n, events = len(mine), mine.events
     value, other = figure(metric_name, mine), figure(metric_name, theirs)
     if value is None or other is None:
@@ -135,13 +131,12 @@ def difference(metric_name: str, mine: Outcomes, theirs: Outcomes, level: float 
 def p_value(metric_name: str, mine: Outcomes, theirs: Outcomes) -> float | None:
     """P-value of "no difference", with the test of the interval: McNemar, DeLong, Student; None if not determined.
 
+    The samples are the same, and `enough`.
+
     >>> right, wrong = Outcomes("classification", np.ones(20)), Outcomes("classification", np.repeat([1.0, 0.0], 10))
     >>> round(p_value("accuracy", right, wrong), 4)
     0.0016
     """
-    _check(metric_name, mine, theirs)
-    if figure(metric_name, mine) is None or figure(metric_name, theirs) is None:
-        return None
     if np.array_equal(mine.values, theirs.values):
         return 1.0
     if metric_name == "accuracy":
@@ -150,8 +145,6 @@ def p_value(metric_name: str, mine: Outcomes, theirs: Outcomes) -> float | None:
     if metric_name == "auc":
         value, variance, freedom = _delong(mine, theirs)
         return None if variance <= 0 else 2 * float(special.stdtr(freedom, -abs(value) / math.sqrt(variance)))
-    if len(mine) < 2:
-        return None
     return float(scipy.stats.ttest_rel(mine.values, theirs.values).pvalue)
 
 
@@ -213,9 +206,7 @@ def counted_interval(metric_name: str, value: float, n: int, level: float = LEVE
     return wilson(round(value * n), n, level) if metric_name == "accuracy" else None
 
 
-def _check(metric_name: str, mine: Outcomes, theirs: Outcomes) -> None:
-    if metric_name not in METRICS:
-        raise ValueError(f"no metric {metric_name!r}; known: {', '.join(METRICS)}")
+def _check(mine: Outcomes, theirs: Outcomes) -> None:
     same = np.array_equal(mine.labels, theirs.labels) if mine.labels is not None and theirs.labels is not None else True
     if mine.kind != theirs.kind or len(mine) != len(theirs) or not same:
         raise ValueError(
@@ -268,7 +259,7 @@ def _delong(mine: Outcomes, theirs: Outcomes) -> tuple[float, float, float]:
     return float(ones.mean()), variance, variance**2 / sum(part**2 / freedom for part, freedom in parts)
 
 
-def _paired_auc(mine: Outcomes, theirs: Outcomes, level: float) -> Interval | None:
+def _paired_auc(mine: Outcomes, theirs: Outcomes, level: float) -> Interval:
     if np.array_equal(mine.values, theirs.values):
         return Interval(0.0, 0.0)
     value, variance, freedom = _delong(mine, theirs)
@@ -277,7 +268,5 @@ def _paired_auc(mine: Outcomes, theirs: Outcomes, level: float) -> Interval | No
         half = float(special.stdtrit(freedom, (1 + level) / 2)) * math.sqrt(variance)
         return Interval(max(-1.0, value - half), min(1.0, value + half))
     a, b = (auc_interval(one.values, one.labels, level) for one in (mine, theirs))
-    at, bt = figure("auc", mine), figure("auc", theirs)
-    if a is None or b is None or at is None or bt is None:
-        return None
+    at, bt = (float(components(one.values, one.labels)[0].mean()) for one in (mine, theirs))
     return Interval(value - math.hypot(at - a.low, b.high - bt), value + math.hypot(a.high - at, bt - b.low))

@@ -54,7 +54,7 @@ def mean_ranks(values: Any, higher: bool = True) -> npt.NDArray[np.float64]:
     >>> mean_ranks([[0.9, 0.8, 0.7], [0.9, 0.9, 0.1]]).tolist()
     [1.25, 1.75, 3.0]
     """
-    table = _table(values)
+    table = np.asarray(values, dtype=np.float64)
     return np.asarray(scipy.stats.rankdata(-table if higher else table, axis=1).mean(0))
 
 
@@ -64,7 +64,7 @@ def friedman(values: Any) -> float:
     >>> round(friedman([[1.0, 2.0, 3.0], [1.0, 3.0, 2.0], [1.0, 2.0, 3.0]]), 3)
     0.097
     """
-    table = _table(values)
+    table = np.asarray(values, dtype=np.float64)
     if all(len(set(row)) == 1 for row in table.tolist()):
         return 1.0
     return float(scipy.stats.friedmanchisquare(*table.T).pvalue)
@@ -85,7 +85,7 @@ def wilcoxon_holm(values: Any) -> npt.NDArray[np.float64]:
 
     values: [blocks, methods]. Differences of 0 are left out; a pair with only such differences has p-value 1.
     """
-    table = _table(values)
+    table = np.asarray(values, dtype=np.float64)
     pairs = list(combinations(range(table.shape[1]), 2))
     gaps = [table[:, a] - table[:, b] for a, b in pairs]
     raw = [float(scipy.stats.wilcoxon(gap[gap != 0]).pvalue) if gap.any() else 1.0 for gap in gaps]
@@ -119,15 +119,13 @@ def diagram(values: Mapping[str, Any], higher: bool = True) -> Diagram:
     """Compare methods over the same federations or seeds: Friedman and Nemenyi; for two methods Wilcoxon.
 
     values: numbers of each method, in the same order of federations or seeds. If Friedman's test does not reject, all
-    methods are in one group, whatever Nemenyi's critical difference says. Raises ValueError for unequal lengths.
+    methods are in one group, whatever Nemenyi's critical difference says.
 
     >>> found = diagram({"a": [0.9, 0.8, 0.9, 0.7], "b": [0.5, 0.4, 0.5, 0.6], "c": [0.4, 0.5, 0.3, 0.1]})
     >>> found.methods, found.groups
     (('a', 'b', 'c'), (('a', 'b'), ('b', 'c')))
     """
-    if len(values) < 2 or len({len(row) for row in values.values()}) != 1:
-        raise ValueError("values: at least 2 methods with equally many federations or seeds are needed")
-    table = _table(np.array(list(values.values()), dtype=np.float64).T)
+    table = np.array(list(values.values()), dtype=np.float64).T
     ranks = mean_ranks(table, higher)
     order = sorted(range(len(ranks)), key=lambda at: (ranks[at], list(values)[at]))
     table, ranks = table[:, order], ranks[order]
@@ -139,10 +137,3 @@ def diagram(values: Mapping[str, Any], higher: bool = True) -> Diagram:
         apart = np.abs(ranks[:, None] - ranks[None, :]) > (gap if tested <= ALPHA else np.inf)
     groups = tuple(tuple(methods[at] for at in run) for run in groups_within(ranks.tolist(), apart))
     return Diagram(methods, tuple(ranks.tolist()), tested, gap, groups, p)
-
-
-def _table(values: Any) -> npt.NDArray[np.float64]:
-    table = np.asarray(values, dtype=np.float64)
-    if table.ndim != 2 or not len(table) or not np.isfinite(table).all():
-        raise ValueError(f"values: finite numbers [federations or seeds, methods] are needed, got shape {table.shape}")
-    return table

@@ -96,8 +96,6 @@ def norm_regularised(c: Any, b: float, *, trust: Any = None) -> Array:
     array([0.75, 0.25, 0.  ])
     """
     c = as_vectors(c, "c", ndim=1)
-    if not (np.isfinite(b) and b >= 0):
-        raise GraphError(f"b: expected a number of at least 0, got {b}")
     t = _trust(trust, len(c))
     c = c - c.max()
     if b == 0:
@@ -168,8 +166,6 @@ def relative_similarity(s: Any, own: int, *, alike: float = 0.45) -> Array:
     array([1. , 0.4, 0. ])
     """
     s, own = _row(s, own)
-    if not (np.isfinite(alike) and alike > 0):
-        raise GraphError(f"alike: expected a similarity above 0, got {alike}")
     best = np.delete(s, own).max(initial=-1.0)
     scaled = np.maximum(s / (best if best >= alike else 1.0), -1.0)
     scaled[own] = 1.0

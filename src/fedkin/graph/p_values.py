@@ -344,8 +344,8 @@ _DEEPEST = 30
 def clump_p(means: Any, n: Any, covariance: Any, *, seed: int = 0) -> tuple[float, float]:
     """p-value of "these clients' true means are from one Gaussian", by simulation, and the strength of the clumps.
 
-    means [k, D], n [k] samples behind each, covariance [D, D] of one sample. The strength is how many deviations the
-    clients' profile lies below that of the Gaussians. 1 for fewer than four clients. Statistic: Ward's profile log W_K
+    means [k, D] of four clients or more, n [k] samples behind each, covariance [D, D] of one sample. The strength is
+    how many deviations the clients' profile lies below that of the Gaussians. Statistic: Ward's profile log W_K
     / W_1, K = 2 .. 30, with W_K the sum of squares within K clusters, in deviations of the replicas for each K; the
     largest counts. Replicas: Gaussians with the covariance between clients (without noise), plus noise. Close to SHC
     (Kimes et al. 2017), which clusters samples instead.
@@ -358,12 +358,7 @@ def clump_p(means: Any, n: Any, covariance: Any, *, seed: int = 0) -> tuple[floa
     """
     means, n, covariance = as_vectors(means, "means"), as_vectors(n, "n", ndim=1), as_dense(covariance, "covariance")
     k = len(n)
-    if len(means) != k or covariance.shape[1] != means.shape[1] or (n <= 0).any():
-        expected = f"a positive n per row of means, and a covariance of {means.shape[1]} columns"
-        raise GraphError(f"clump_p: expected {expected}")
-    if k < 4:
-        return 1.0, 0.0
-    most = max(2, min(k - 1, k // 2, _DEEPEST)) + 1
+    most = min(k // 2, _DEEPEST) + 1
     x = means - n @ means / n.sum()
     between = ((x * n[:, None]).T @ x - (k - 1) * covariance) / (n.sum() - np.square(n).sum() / n.sum())
     to_truth, to_noise = _root(between, float(np.trace(between))), _root(covariance, float(np.trace(covariance)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -106,7 +106,12 @@ class Plan:
     def of(cls, spreads: Iterable[Spread], *, classes: int | None = None, features: int = 128, seed: int = 0) -> Plan:
         """Make the plan from all clients' first messages. classes: if known, else the largest label seen + 1."""
         parts = list(spreads)
-        _check_formats(parts)
+        if not parts:
+            raise GraphError("a plan needs the spread of at least one client; got none")
+        formats = {(spread.dim, len(spread.squares)) for spread in parts}
+        if len(formats) > 1:
+            widths = ", ".join(str(dim) for dim, _ in sorted(formats))
+            raise GraphError(f"clients have {widths} numbers per sample; expected one format")
         free, (labels,) = max(sum(spread.n for spread in parts) - len(parts), 1), fields_of(parts, "classes")
         squares: Array = sum(spread.squares for spread in parts) / free  # type: ignore[assignment]
         count, first, second = sum(spread.target for spread in parts)  # type: ignore[misc]
@@ -203,15 +208,6 @@ class Plan:
         if self.target is None:
             return y
         return np.searchsorted(special.ndtri(np.arange(1, _BINS) / _BINS), self._standard(y))
-
-
-def _check_formats(spreads: Sequence[Spread]) -> None:
-    if not spreads:
-        raise GraphError("a plan needs the spread of at least one client; got none")
-    formats = {(spread.dim, len(spread.squares)) for spread in spreads}
-    if len(formats) > 1:
-        widths = ", ".join(str(dim) for dim, _ in sorted(formats))
-        raise GraphError(f"clients have {widths} numbers per sample; expected one format")
 
 
 def as_samples(x: Any) -> Any:
