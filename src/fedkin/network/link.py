@@ -41,7 +41,6 @@ class Left(Exception):
 class _NoOffer(LinkError):
     def __init__(self, owner: str, subject: str, why: str) -> None:
         super().__init__(f"{escaped(owner, 64)}: {escaped(subject, _LONGEST_SUBJECT)}: {why}")
-        self.owner, self.subject, self.why = owner, subject, why
 
 
 class Missed(_NoOffer):
