@@ -125,8 +125,9 @@ def test_every_method_ends_finite_with_all_faults_at_once(name: str) -> None:
     assert finite(*(engine.model(id) for id in engine.setup.federation))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", PATTERNS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "fedavg" else pytest.mark.slow) for name in PATTERNS]
+)
 def test_faults_are_the_same_behind_bytes(name: str) -> None:
     faults = {"dropout": 0.2, "garbage": 0.2, "late": 0.1, "stale": 0.1, "crash": 0.1}
     one, other = (kind(with_settings(small_setup(CASES[name]), faults)) for kind in (LocalEngine, LoopbackEngine))

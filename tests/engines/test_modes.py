@@ -7,7 +7,6 @@ import signal
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from torch import Tensor, nn
 
 from fedkin.engines import LocalEngine, Setup
 from fedkin.errors import MethodError, RunError
-from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.flow import ClientFlow, Fit, Infer, Message
 from fedkin.learning.net import Net
 from fedkin.methods import METHODS
@@ -176,28 +174,3 @@ def test_a_loss_that_cannot_be_stacked_runs_one_by_one() -> None:
     reference, expected = after(setup, "one-by-one")
     assert scores == expected
     assert same(reference, models)
-
-
-class ManyRows(FedAvg):
-    """FedAvg whose clients look at many rows, again and again, and get as much back."""
-
-    def train(self, client: Any, message: Message) -> ClientFlow[Message]:
-        own = client.train.take(list(range(client.size)))
-        for _ in range(3):
-            yield Infer(message["params"], "features", own)
-        return (yield from super().train(client, message))
-
-
-@pytest.mark.slow
-def test_large_orders_and_large_answers_cross_each_other() -> None:
-    """More than a pipe holds, either way: neither side may wait for the other to read."""
-    x = torch.randn(60_000, 5, generator=torch.Generator().manual_seed(0))
-    shared = Samples(x, torch.arange(60_000) % 4, torch.arange(60_000))
-    federation = Federation([Client(f"c{n}", shared, shared.take([0, 1, 2])) for n in range(4)], Task(4, (5,)))
-    setup = small_setup(ManyRows(), federation)
-    done: list[Any] = []
-    run = Thread(target=lambda: done.append(after(setup, "workers", rounds=1)), daemon=True)
-    run.start()
-    run.join(timeout=600)
-    assert done, "the parent and a worker wait for each other"
-    assert done[0][1] == after(setup, "one-by-one", rounds=1)[1]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -250,31 +249,6 @@ def test_who_is_revoked_is_heard_and_answered_no_more(net: Net, tmp_path: Path) 
 
 
 # -- questions without end ------------------------------------------------------------------------------------
-
-
-def test_too_many_questions_are_dropped_and_others_are_served(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
-    for limit in ("RUNNING", "QUEUED"):
-        monkeypatch.setattr(f"fedkin.network.offers.{limit}", 1)
-    server, ann, bob = net.server(), net.member("ann"), net.member("bob")
-    server.offer("ann", "r", b"ann" * 100_000)
-    server.offer("bob", "r", b"bob")  # one part: a second question could come before the first is counted as answered
-    refused, go, refuse, answer = threading.Event(), threading.Event(), server.refused.add, server._answer
-
-    def slow(query: Any, asker: str, kind: bytes, data: bytes) -> None:
-        assert asker == "bob" or go.wait(60)
-        answer(query, asker, kind, data)
-
-    monkeypatch.setattr(server.refused, "add", lambda *why: (refuse(*why), refused.set()))  # type: ignore[func-returns-value]
-    monkeypatch.setattr(server, "_answer", slow)
-    server.offer("ann", "s", b"ann")
-    with ThreadPoolExecutor(2) as pool:
-        asked = [pool.submit(ann.pull, "server", subject, 60) for subject in "rs"]
-        assert refused.wait(30)
-        assert bob.pull("server", "r", 30) == b"bob"
-        go.set()
-        assert [len(pull.result(60)) for pull in asked] == [300_000, 3]
-    assert list(server.refused.counts) == ["ann"]
-    assert {one.why for one in server.refused} == {"more than 1 questions wait for their answers"}
 
 
 def test_a_participant_fills_no_memory_with_keys(net: Net) -> None:

@@ -145,24 +145,6 @@ def test_closing_ends_what_waits(net: Net) -> None:
             pulled.result(30)
 
 
-def test_an_offer_that_is_replaced_is_pulled_anew(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
-    server, ann = net.server(), net.member("ann")
-    old, new = os.urandom(3_000_000), os.urandom(2_500_000)
-    server.offer("ann", "r", old)
-    read, calls = ann._signer.read, list[int]()
-
-    def replaced(*given: Any) -> Any:
-        head = read(*given)
-        if not calls:
-            server.offer("ann", "r", new)
-        calls.append(head.size)
-        return head
-
-    monkeypatch.setattr(ann._signer, "read", replaced)
-    assert ann.pull("server", "r", 30) == new
-    assert calls == [len(old), len(new)]
-
-
 # -- slow links: parts that arrived are kept --------------------------------------------------------------------------
 
 
