@@ -28,7 +28,7 @@ from fedkin.methods.mapl import Mapl
 from fedkin.methods.sfmtl_graph import SfmtlGraph
 from fedkin.testing import Losing, small_federation, small_setup
 from fedkin.views import PeerView
-from support import NET_METHODS, PATTERNS, begun, by_pattern, changed, finite, restarted, same, site_of, trained_models
+from support import NET_METHODS, PATTERNS, begun, by_pattern, changed, finite, goes_on, same, site_of, trained_models
 
 NAMES = sorted(small_federation())
 # What [privacy] refuses, and why.
@@ -125,11 +125,7 @@ def test_neither_bytes_nor_the_order_of_clients_nor_a_restart_matter(name: str) 
     assert same(one, trained_models(LocalEngine(private(CASES[name], federation=turned))))
     torch.testing.assert_close(trained_models(loopback), one, rtol=1e-5, atol=1e-5)
     assert local.releases() == loopback.releases()
-    again = restarted(local)
-    for engine in (local, again):
-        engine.round(4)
-    assert same(local.models(), again.models())
-    assert local.releases() == again.releases()
+    assert goes_on(local, 4)
 
 
 # -- what is sent -------------------------------------------------------------------------------------------------
