@@ -134,6 +134,14 @@ def restarted(engine: LocalEngine) -> LocalEngine:
     return again
 
 
+def goes_on(engine: LocalEngine, *rounds: int) -> bool:
+    """Whether an engine and one that goes on from its state have the same models and releases after these rounds."""
+    again = restarted(engine)
+    for each in (engine, again):
+        play(each, *rounds)
+    return same(engine.models(), again.models()) and engine.releases() == again.releases()
+
+
 def present(value: T | None) -> T:
     """A value that the test expects to be there."""
     assert value is not None

@@ -337,6 +337,11 @@ class Method(Settings):
         return sorted(server.clients[i] for i in drawn[: server.training.count(len(server.clients))])
 
     @classmethod
+    def phases(cls) -> frozenset[str]:
+        """Return the names of the phases in which clients or peers send messages."""
+        return frozenset()
+
+    @classmethod
     def declared(cls, phase: str) -> Sequence[Fields] | None:
         """Return the sets of fields that messages of this phase may have; None: nothing is declared."""
         return None
@@ -435,6 +440,11 @@ class PeerMethod(Method):
     """
 
     shares: ClassVar[Mapping[str, Fields | Sequence[Fields]]] = {}
+
+    @classmethod
+    def phases(cls) -> frozenset[str]:
+        """Return the names in `shares`."""
+        return frozenset(cls.shares)
 
     @classmethod
     def declared(cls, phase: str) -> Sequence[Fields] | None:

@@ -35,7 +35,7 @@ from fedkin.running.loop import run_experiment
 from fedkin.testing import small_federation, small_setup
 from fedkin.views import ClientView
 from support import NET_METHODS, PATTERNS, begun, by_pattern, changed, finite, with_settings
-from tiny import TABLE, CutAt
+from tiny import TABLE
 
 NAMES = sorted(small_federation())
 
@@ -125,8 +125,9 @@ def test_every_method_ends_finite_with_all_faults_at_once(name: str) -> None:
     assert finite(*(engine.model(id) for id in engine.setup.federation))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", PATTERNS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "fedavg" else pytest.mark.slow) for name in PATTERNS]
+)
 def test_faults_are_the_same_behind_bytes(name: str) -> None:
     faults = {"dropout": 0.2, "garbage": 0.2, "late": 0.1, "stale": 0.1, "crash": 0.1}
     one, other = (kind(with_settings(small_setup(CASES[name]), faults)) for kind in (LocalEngine, LoopbackEngine))
@@ -135,27 +136,15 @@ def test_faults_are_the_same_behind_bytes(name: str) -> None:
         assert rows[0] == rows[1]
 
 
-def test_a_mistyped_fault_is_refused_with_the_nearest_name() -> None:
-    with pytest.raises(ConfigError, match=r"faults\.drop: no such setting; did you mean 'dropout'"):
-        Experiment.of(TABLE).with_changes(**{"faults.drop": 0.1})
-
-
-@pytest.mark.slow
-def test_a_run_with_faults_resumes_byte_for_byte(tmp_path: Path) -> None:
+def test_a_run_says_what_was_missing_by_kind_and_client(tmp_path: Path) -> None:
     often = {"dropout": 0.2, "garbage": 0.2, "late": 0.3, "stale": 0.1, "crash": 0.1}
     experiment = Experiment.of(TABLE).with_changes(**{f"faults.{name}": share for name, share in often.items()})
-    whole = run_experiment(experiment, Path(), tmp_path / "whole")
-    with pytest.raises(RuntimeError, match="cut"):
-        run_experiment(experiment, Path(), tmp_path / "cut", watcher=CutAt(5, "raise"))
-    again = run_experiment(experiment, Path(), tmp_path / "cut")
-    assert again.messages == whole.messages
-    for name in ("rounds.jsonl", "messages.parquet", "clients.parquet"):
-        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "cut" / name).read_bytes()
-    missing = whole.summary["missing"]
+    result = run_experiment(experiment, Path(), tmp_path / "run")
+    missing = result.summary["missing"]
     assert set(missing["kinds"]) == {"lost", "late", "stale", "refused", "failed"}
-    assert sum(missing["kinds"].values()) == sum(bool(row[6]) for row in whole.messages)
+    assert sum(missing["kinds"].values()) == sum(bool(row[6]) for row in result.messages)
     assert all(one["count"] > 0 and one["reason"] for one in missing["clients"].values())
-    assert [row.get("missing", {}) for row in whole.rounds] != [{}] * len(whole.rounds)
+    assert any(row.get("missing") for row in result.rounds)
 
 
 # -- clients that fail ----------------------------------------------------------------------------------------------

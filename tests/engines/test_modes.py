@@ -7,8 +7,7 @@ import signal
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from threading import Thread
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -16,13 +15,14 @@ from torch import Tensor, nn
 
 from fedkin.engines import LocalEngine, Setup
 from fedkin.errors import MethodError, RunError
-from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.flow import ClientFlow, Fit, Infer, Message
+from fedkin.learning.models import Mlp
 from fedkin.learning.net import Net
 from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.local import Local
 from fedkin.methods.sfmtl_graph import SfmtlGraph
+from fedkin.tasks import Task
 from fedkin.testing import small_setup
 from support import NET_METHODS, PATTERNS, by_pattern, default_method, same, trained_models, with_settings
 
@@ -96,7 +96,9 @@ def test_buffers_and_dropout_are_stacked_or_fall_back_to_one_by_one(written: boo
 
 
 class Chatty(FedAvg):
-    """Several requests a phase, on part of the samples, with a function to infer."""
+    """Several requests a phase, on part of the samples, with a function to infer, and with another net."""
+
+    other: ClassVar[Net] = Net.build(lambda: Mlp(hidden=(3, 6)).build(Task(4, (5,))), 5)
 
     def train(self, client: Any, message: Message) -> ClientFlow[Message]:
         half = client.train.take(list(range(client.size // 2)))
@@ -104,6 +106,8 @@ class Chatty(FedAvg):
         features = yield Infer(first.params, "features")
         labels = yield Infer(first.params, labels_of, data=half)
         second = yield Fit(first.params, training=client.training.model_copy(update={"lr": 0.01}))
+        another = yield Fit(self.other.initial, net=self.other, data=half)
+        client.state["logits"] = yield Infer(another.params, net=self.other, data=half)
         assert features.shape == (client.size, 7)
         assert torch.equal(labels, half.labels())
         return Message(params=second.params, n=client.size)
@@ -113,12 +117,13 @@ def labels_of(model: Any, batch: Any) -> Tensor:
     return batch.y  # type: ignore[no-any-return]
 
 
-@pytest.mark.slow
-def test_phases_with_many_requests(workers_here: None) -> None:
-    setup = small_setup(Chatty())
-    reference, _ = after(setup, "one-by-one")
-    for mode in ("fast", "workers"):
-        torch.testing.assert_close(after(setup, mode)[0], reference, rtol=1e-5, atol=1e-6)
+@pytest.mark.parametrize("mode", MODES[1:])
+def test_phases_with_many_requests(mode: str, workers_here: None) -> None:
+    found = []
+    for each in ("one-by-one", mode):
+        with closing(LocalEngine(with_settings(small_setup(Chatty()), mode=each, workers=1))) as engine:
+            found.append((trained_models(engine), {id: state["logits"] for id, state in engine.states.items()}))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -176,28 +181,3 @@ def test_a_loss_that_cannot_be_stacked_runs_one_by_one() -> None:
     reference, expected = after(setup, "one-by-one")
     assert scores == expected
     assert same(reference, models)
-
-
-class ManyRows(FedAvg):
-    """FedAvg whose clients look at many rows, again and again, and get as much back."""
-
-    def train(self, client: Any, message: Message) -> ClientFlow[Message]:
-        own = client.train.take(list(range(client.size)))
-        for _ in range(3):
-            yield Infer(message["params"], "features", own)
-        return (yield from super().train(client, message))
-
-
-@pytest.mark.slow
-def test_large_orders_and_large_answers_cross_each_other() -> None:
-    """More than a pipe holds, either way: neither side may wait for the other to read."""
-    x = torch.randn(60_000, 5, generator=torch.Generator().manual_seed(0))
-    shared = Samples(x, torch.arange(60_000) % 4, torch.arange(60_000))
-    federation = Federation([Client(f"c{n}", shared, shared.take([0, 1, 2])) for n in range(4)], Task(4, (5,)))
-    setup = small_setup(ManyRows(), federation)
-    done: list[Any] = []
-    run = Thread(target=lambda: done.append(after(setup, "workers", rounds=1)), daemon=True)
-    run.start()
-    run.join(timeout=600)
-    assert done, "the parent and a worker wait for each other"
-    assert done[0][1] == after(setup, "one-by-one", rounds=1)[1]

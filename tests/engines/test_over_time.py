@@ -9,14 +9,13 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from torch import Tensor, nn
 
 from engines.faulty import CASES, Spoiling
 from fedkin import codec
 from fedkin.engines import LocalEngine, Setup
 from fedkin.errors import ConfigError, DataError
 from fedkin.federation import AnyRoster, Change, Client, Entry, Federation, Roster
-from fedkin.flow import Ask, ClientFlow, Fit, Infer, Message, Params, PeerFlow, PeerMethod, ServerFlow, Share, phase
+from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, PeerFlow, PeerMethod, ServerFlow, Share, phase
 from fedkin.learning.models import Mlp
 from fedkin.learning.net import Net
 from fedkin.methods import METHODS
@@ -192,37 +191,6 @@ def test_a_federation_of_unseen_clients_is_refused(federation: Federation) -> No
 # -- nets -----------------------------------------------------------------------------------------------------------
 
 
-class Probing(Local):
-    """Local training that also fits and runs another net, on other samples."""
-
-    other: ClassVar[Net]
-
-    def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
-        few = client.train.take(list(range(8)))
-        fitted = yield from Fit(self.other.initial, net=self.other, data=few)
-        logits = yield from Infer(fitted.params, net=self.other, data=few)
-        own = yield from Fit(client.state["params"])
-        client.state["params"] = own.params
-        client.state["logits"] = logits
-        return Message(n=client.size)
-
-
-@pytest.mark.parametrize("other", ["fast", WORKERS])
-def test_another_net_and_other_samples_give_the_same_in_every_mode(other: str, workers_here: None) -> None:
-    federation = small_federation()
-    Probing.other = Net.build(lambda: Mlp(hidden=(3, 6)).build(federation.task), 5)
-    said: dict[str, dict[str, Tensor]] = {}
-    for mode in ("one-by-one", other):
-        with closing(LocalEngine(with_settings(small_setup(Probing(), federation), mode=mode, workers=1))) as engine:
-            engine.round(1)
-            said[mode] = {id: engine.states[id]["logits"] for id in federation}
-    assert {logits.shape for logits in said["one-by-one"].values()} == {(8, 4)}
-    if other == "workers":
-        assert same(said["one-by-one"], said[other])
-    else:
-        torch.testing.assert_close(said["one-by-one"], said[other], rtol=1e-4, atol=1e-5)
-
-
 def unlike(setup: Setup) -> Setup:
     """Every second client gets a wider body; all heads are equal."""
     task = setup.federation.task
@@ -253,33 +221,11 @@ def test_a_method_that_needs_one_model_refuses_several() -> None:
         LocalEngine(unlike(small_setup(FedAvg())))
 
 
-class Projected(Local):
-    def equip(self, net: Net, task: Any, key: int) -> Net:
-        return net.extended(lambda: {"projection": nn.Linear(7, 3)}, key)
-
-    def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
-        fitted = yield from Fit(client.state["params"], small_projections)
-        client.state["params"] = fitted.params
-        return Message(n=client.size)
-
-
-def small_projections(model: Any, batch: Any, extras: Any, carry: Any) -> Tensor:
-    z = model.projection(model.features(batch.x)).square().sum(1)
-    loss: Tensor = (z * batch.mask).sum() / batch.mask.sum() + model.params["projection.bias"].square().sum()
-    return loss
-
-
-def test_extra_modules_are_trained_and_body_and_head_keep_their_values() -> None:
-    setup = small_setup(Projected())
-    models = {}
-    for mode in ("one-by-one", "fast"):
-        engine = LocalEngine(with_settings(setup, mode=mode))
-        assert torch.equal(engine.setup.net.initial["head.weight"], setup.net.initial["head.weight"])
-        engine.round(1)
-        models[mode] = {id: engine.model(id) for id in setup.federation}
-        for model in models[mode].values():
-            assert not torch.equal(model["projection.weight"], engine.setup.net.initial["projection.weight"])
-    torch.testing.assert_close(models["fast"], models["one-by-one"], rtol=1e-4, atol=1e-5)
+def test_modules_that_a_method_adds_leave_body_and_head_their_values() -> None:
+    setup = small_setup(METHODS["mapl"]())
+    more = setup.equipped().net.initial
+    assert len(more) > len(setup.net.initial)
+    assert same({name: more[name] for name in setup.net.initial}, dict(setup.net.initial))
 
 
 # -- peers on a network ---------------------------------------------------------------------------------------------

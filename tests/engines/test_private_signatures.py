@@ -28,7 +28,7 @@ from fedkin.methods.flt_same import FltSame
 from fedkin.methods.kin import Kin
 from fedkin.records.metrics import privacy_sentence, privacy_spent
 from fedkin.tasks import Task
-from support import begun, restarted, same, small_setup, trained_models
+from support import begun, goes_on, same, small_setup, trained_models
 
 EPSILON = 4.0
 SIGNED = Privacy(signature_epsilon=EPSILON)
@@ -126,10 +126,7 @@ def test_bytes_and_a_resume_change_no_bit(method: Any) -> None:
     one, other = trained_models(local, rounds=2), trained_models(loopback, rounds=2)
     torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
     assert local.releases() == loopback.releases()
-    again = restarted(local)
-    local.round(3)
-    again.round(3)
-    assert same(local.models(), again.models())
+    assert goes_on(local, 3)
 
 
 def test_a_signature_that_was_lost_is_sent_again_and_counts_once() -> None:

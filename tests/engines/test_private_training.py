@@ -26,7 +26,7 @@ from fedkin.methods.local import Local
 from fedkin.records.metrics import privacy_sentence, privacy_spent
 from fedkin.testing import small_federation, small_setup
 from fedkin.views import ClientView
-from support import NET_METHODS, begun, by_pattern, finite, restarted, same, trained_models, with_settings
+from support import NET_METHODS, begun, by_pattern, finite, goes_on, same, trained_models, with_settings
 
 pytest.importorskip("dp_accounting", reason="needs dp-accounting: pip install 'fedkin[privacy]'")
 PRIVATE = Privacy(sample_epsilon=4.0)
@@ -97,11 +97,7 @@ def test_bytes_stacks_and_a_resume_change_no_bit(method: Any) -> None:
     assert local.releases() == loopback.releases()
     assert same(one, trained_models(LocalEngine(with_settings(private(method), mode="fast")), rounds=2))
     assert not same(one, trained_models(LocalEngine(replace(private(method), seed=1)), rounds=2))
-    again = restarted(local)
-    for engine in (local, again):
-        engine.round(3)
-    assert same(local.models(), again.models())
-    assert local.releases() == again.releases()
+    assert goes_on(local, 3)
 
 
 def test_each_client_has_the_noise_that_its_own_samples_need() -> None:

@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,12 +26,9 @@ from fedkin.methods.flt import Flt
 from fedkin.methods.given import Given
 from fedkin.methods.mapl import Mapl
 from fedkin.methods.sfmtl_graph import SfmtlGraph
-from fedkin.running.experiment import Experiment
-from fedkin.running.loop import run_experiment
 from fedkin.testing import Losing, small_federation, small_setup
 from fedkin.views import PeerView
-from support import NET_METHODS, PATTERNS, begun, by_pattern, changed, finite, same, site_of, trained_models
-from tiny import TABLE, CutAt, assert_equal_runs
+from support import NET_METHODS, PATTERNS, begun, by_pattern, changed, finite, goes_on, same, site_of, trained_models
 
 NAMES = sorted(small_federation())
 # What [privacy] refuses, and why.
@@ -122,13 +118,14 @@ def test_off_leaves_no_trace_in_states() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted({*PATTERNS} & {*RUNNING}))
-def test_neither_bytes_nor_the_order_of_clients_matter(name: str) -> None:
+def test_neither_bytes_nor_the_order_of_clients_nor_a_restart_matter(name: str) -> None:
     turned = small_federation().reorder(list(small_federation())[::-1])
     local, loopback = LocalEngine(private(CASES[name])), LoopbackEngine(private(CASES[name]))
     one = trained_models(local)
     assert same(one, trained_models(LocalEngine(private(CASES[name], federation=turned))))
     torch.testing.assert_close(trained_models(loopback), one, rtol=1e-5, atol=1e-5)
     assert local.releases() == loopback.releases()
+    assert goes_on(local, 4)
 
 
 # -- what is sent -------------------------------------------------------------------------------------------------
@@ -283,24 +280,6 @@ def test_others_go_on_when_some_are_spent() -> None:
     assert second
     assert not first & second
     assert {row.sender for row in engine.log.traffic if row.missing == "spent"} <= first
-
-
-# -- resuming -----------------------------------------------------------------------------------------------------
-
-PRIVATE = {**TABLE, "privacy": {"clip": 1.0, "noise": 0.5, "budget": 200.0}}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", [{"name": "sfmtl-graph", "lam": 0.5}, {"name": "dfedavgm"}])
-def test_a_run_that_was_cut_ends_the_same(tmp_path: Path, method: dict[str, Any]) -> None:
-    experiment = Experiment.of({**PRIVATE, "method": method})
-    whole = run_experiment(experiment, Path(), tmp_path / "whole")
-    with pytest.raises(RuntimeError):
-        run_experiment(experiment, Path(), tmp_path / "cut", watcher=CutAt(5))
-    result = run_experiment(experiment, Path(), tmp_path / "cut")
-    assert_equal_runs(tmp_path / "whole", tmp_path / "cut")
-    assert whole.summary["privacy"] == result.summary["privacy"]
-    assert same(whole.models, result.models)
 
 
 # -- a deployment -------------------------------------------------------------------------------------------------

@@ -36,7 +36,10 @@ from fedkin.graph import Graph, Rows, Signature, load_graph, read_rows, read_sig
 from fedkin.graph.tables import read_signatures
 from fedkin.network import messages as sent
 from fedkin.network.agreement import Agreement, Terms
+from fedkin.network.calls import Letter, Mailbox
 from fedkin.network.hello import About, Hello, HelloReceived, Welcome
+from fedkin.network.identity import certificate_pem, make_ca
+from fedkin.network.join_file import VERSION, read_join
 from fedkin.records import reading
 from fedkin.records.files import read_json
 from fedkin.records.listing import listed_difference, read_listed
@@ -143,13 +146,22 @@ def of_network() -> list[bytes]:
     agreement = Agreement(settings="[run]", task=Task(2, (4,)), columns=("age",), metrics=(("m", True, "0"),))
     about = About(n_train=3, n_test=1, digest="0" * 32)
     spent = sent.ReleaseReport(releases=1, open={"train": ["n"]})
-    return [sent.encode(one) for one in (
+    box = Mailbox("ann", "server")
+    box.put("r", b"answer")
+    return [box.letter(), *(sent.encode(one) for one in (
         sent.Answer(number=1, reply=reply, work=work, score=scored, spent=spent),
         sent.Answer(number=1, error="no", failed=sent.Failed(words="no")),
         sent.Order(what="ask", round=1, undone=[1], phase="train", message=reply), sent.Pointer(epoch="e1", number=1),
         Hello(nonce="0" * 8, life="1", agreement=agreement, about=about), HelloReceived(missing="bob"),
         Terms(agreement=agreement), Welcome(run="r1", epoch="e1", number=1),
-    )]  # fmt: skip
+    ))]  # fmt: skip
+
+
+def join_file() -> list[bytes]:
+    ca = certificate_pem([make_ca("ca", 9)[1]]).decode()
+    book = {"server": {"locator": "tls/fed.example.org:7447"}, "ca": {"certificate": ca}}
+    facts = {"version": VERSION, "federation": "heart", "server": "server", "ca": ca, "experiment": "[run]"}
+    return [tomli_w.dumps({**facts, "members": book}).encode()]
 
 
 def images() -> list[bytes]:
@@ -202,7 +214,10 @@ def message(path: Path, folder: Path) -> None:
 
 
 def network_message(path: Path, folder: Path) -> None:
-    data, forms = path.read_bytes(), (sent.Answer, sent.Order, sent.Pointer, Hello, HelloReceived, Terms, Welcome)
+    data, forms = (
+        path.read_bytes(),
+        (sent.Answer, sent.Order, sent.Pointer, Hello, HelloReceived, Letter, Terms, Welcome),
+    )
     each(*(partial(sent.read, form, data) for form in forms))
 
 
@@ -270,6 +285,7 @@ TARGETS: dict[str, Target] = {
     "plan": Target(plan, lambda: [json.dumps(PLAN).encode()]),
     "message": Target(message, messages),
     "network-message": Target(network_message, of_network),
+    "join-file": Target(lambda path, _: read_join(path), join_file),
     "checkpoint": Target(checkpoint, lambda: [codec.encode(tree())]),
     "features": Target(lambda path, _: read_features(path), lambda: [base()["features/round-000002.safetensors"]]),
     "graph": Target(lambda path, _: load_graph(path), lambda: [

@@ -25,35 +25,29 @@ class CalledNetwork:
 
     def link(self, name: str) -> CallingLink | AnsweringLink:
         if name == "server":
-            return CallingLink(_Calls(self), hold=self.hold, beat=self.beat, within=5.0, say=self.said.append)
+            return CallingLink(self, hold=self.hold, beat=self.beat, within=5.0, say=self.said.append)
         with self.lock:
             self.known.add(name)
             self.ends[name] = link = AnsweringLink(name)
         return link
 
-
-class _Calls:
-    def __init__(self, network: CalledNetwork) -> None:
-        self.network = network
-
     def names(self) -> set[str]:
-        with self.network.lock:
-            return set(self.network.known)
+        with self.lock:
+            return set(self.known)
 
     def call(self, name: str, data: bytes, within: float) -> bytes:
-        network = self.network
-        with network.lock:
-            end = network.ends.get(name)
-            network.calls[name] = network.calls.get(name, 0) + 1
+        with self.lock:
+            end = self.ends.get(name)
+            self.calls[name] = self.calls.get(name, 0) + 1
         if end is None:
             raise LinkError("nobody is there")
         try:
             answer = end.answer(data)
         except FedkinError as error:
             raise LinkError(str(error)) from None
-        with network.lock:
-            if name in network.lost:
-                network.lost.discard(name)
+        with self.lock:
+            if name in self.lost:
+                self.lost.discard(name)
                 raise LinkError("the answer was lost")
         return answer
 

@@ -100,9 +100,9 @@ class Place:
         first = [] if "--resume" in more else ["experiment.toml"]
         return self._start("server", "serve", *first, "--join", "join.toml", "--key", "server.key", *more, space=space)
 
-    def join(self, name: str, file: str = "join.toml", space: str = "", key: str = "", data: str = "") -> Process:
-        """Start a client, with its own key and samples or others; it writes to the log of `name`."""
-        words = ["--key", f"{key or name}.key", "--data", f"{data or name}.npz", "--state", f"{name}-state", "--yes"]
+    def join(self, name: str, file: str = "join.toml", space: str = "", data: str = "") -> Process:
+        """Start a client, with its own samples or others."""
+        words = ["--key", f"{name}.key", "--data", f"{data or name}.npz", "--state", f"{name}-state", "--yes"]
         return self._start(name, "join", file, *words, space=space)
 
     def join_all(self, far: Iterable[str] = (), file: str = "far.toml", space: str = "") -> dict[str, Process]:

@@ -1,6 +1,6 @@
 """Eight peers that are killed, stopped and cut off: nobody hangs, and who returns takes part and learns.
 
-Undisturbed means a simulation of the same experiment, which undisturbed peers equal (test_processes.py).
+Undisturbed means a simulation of the same experiment, which undisturbed peers equal (test_peer.py).
 """
 
 from __future__ import annotations
@@ -65,9 +65,10 @@ def test_all_that_come_back_in_time_change_no_bit(tmp_path: Path, town: Town) ->
         ended(place, peers)
     known = state_in(tmp_path / "here")["clients"]
     for name in NAMES:
-        assert same(state_in(tmp_path / f"{name}-state")["clients"][name], known[name]), name
-    told = [row for row in rows(tmp_path / "here") if "c05" in row]
-    assert sorted(rows(tmp_path / "c05-state")) == sorted(told)
+        folder = tmp_path / f"{name}-state"
+        assert same(state_in(folder)["clients"][name], known[name]), name
+        assert sorted(rows(folder)) == sorted(row for row in rows(tmp_path / "here") if name in row), name
+        assert (folder / "report.html").exists()
 
 
 class Stages:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from functools import reduce
 from operator import getitem
 from pathlib import Path
@@ -10,8 +9,6 @@ from typing import Any
 
 import pytest
 import tomli_w
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from certificates import Town
 from fedkin.errors import ConfigError
@@ -106,34 +103,6 @@ def test_files_that_are_no_join_files(tmp_path: Path) -> None:
     for place, why in ((tmp_path / "none.toml", "No such file"), (tmp_path, "Is a directory")):
         with pytest.raises(ConfigError, match=why):
             read_join(place)
-
-
-_TREES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
-    max_leaves=6,
-)
-
-
-@pytest.mark.slow
-@given(data=st.data())
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_nothing_but_a_config_error_is_raised(tmp_path: Path, town: Town, data: st.DataObject) -> None:
-    """A table with a value replaced by any other, and a text with bytes changed, are read or refused."""
-    whole = table(town)
-    place = reduce(getitem, data.draw(st.sampled_from([[], ["members"], ["members", "bob"]])), whole)
-    place[data.draw(st.sampled_from(sorted(place)) | st.text(max_size=8))] = data.draw(_TREES)
-    try:
-        text = bytearray(tomli_w.dumps(whole).encode())
-    except (TypeError, UnicodeEncodeError):  # None, and half of a pair
-        text = bytearray(tomli_w.dumps(table(town)).encode())
-    for _ in range(data.draw(st.integers(0, 3))):
-        text[data.draw(st.integers(0, len(text) - 1))] = data.draw(st.integers(0, 255))
-    file = tmp_path / "join.toml"
-    file.write_bytes(bytes(text))
-    with suppress(ConfigError):
-        join = read_join(file)
-        assert {member.pin[:7] for member in join.members.values()} <= {"", "sha256:"}
 
 
 def test_locators() -> None:

@@ -20,25 +20,21 @@ from fedkin.cli.commands import app
 PAGE = Path(__file__).parents[2] / "docs" / "network.md"
 
 
-def copied(page: Path, folder: Path) -> subprocess.CompletedProcess[str]:
-    """What a shell says to the commands of a page, in an empty folder and with a free port."""
+@pytest.mark.slow
+def test_the_tutorial_of_three_hospitals(tmp_path: Path) -> None:
+    page = PAGE.parent / "tutorials" / "network.md"
     found = re.findall(r"```sh\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.S)
     assert len(found) == 6
-    commands = folder / "bin"
+    commands = tmp_path / "bin"
     commands.mkdir()
     for name, words in (("python", '"$@"'), ("fedkin", '-c "from fedkin.cli import main; main()" "$@"')):
         (commands / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {words}\n')
         (commands / name).chmod(0o755)
     script = "set -e\n" + "".join(found).replace("7447", str(free_port()))
     environment = {**os.environ, "PATH": f"{commands}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        ["bash", "-c", script], cwd=folder, env=environment, capture_output=True, text=True, timeout=900, check=False
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900, check=False
     )
-
-
-@pytest.mark.slow
-def test_the_tutorial_of_three_hospitals(tmp_path: Path) -> None:
-    done = copied(PAGE.parent / "tutorials" / "network.md", tmp_path)
     assert (tmp_path / "federation" / "run" / "report.html").exists(), done.stdout + done.stderr
     assert "ROC-AUC, mean over clients" in done.stdout
     assert done.stderr.count("the run has ended") == 3

@@ -15,6 +15,7 @@ from fedkin.flow import Message, PeerFlow, Share
 from fedkin.methods.dfedavgm import DFedAvgM
 from fedkin.network.messages import read
 from fedkin.network.peer_exchange import PeerExchange, PeerMessage
+from fedkin.network.status import FILE, read_status
 from fedkin.views import PeerView
 from network.federations import experiment, own_models, simulated, state_in
 from network.peers import Peers, all_equal, rows_of, together
@@ -41,6 +42,7 @@ def test_it_is_the_simulation_bit_for_bit(method: str, sections: Mapping[str, An
         assert rows_of(result, name, "messages") == rows_of(here, name, "messages")
         assert rows_of(result, name, "clients") == rows_of(here, name, "clients")
         assert [row["sampled"] for row in result.rounds] == [row["sampled"] for row in here.rounds]
+        assert read_status(there.root / name / FILE).weights
 
 
 class SaysTooMuch(DFedAvgM):

@@ -142,13 +142,6 @@ def test_who_is_awaited_is_named_until_it_is_back(contact: Contact, network: Mem
         ]  # fmt: skip
 
 
-def test_one_that_is_in_a_later_round_is_not_awaited_in_this_one() -> None:
-    with two(MemoryNetwork(), deadline=600.0) as (ann, bob):
-        ann.enter(9)
-        bob.enter(3)
-        assert told(bob, 3, "ann") == "late: it left round 3 out"
-
-
 def test_a_message_that_is_offered_is_awaited_although_its_owner_is_in_a_later_round(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -16,7 +16,7 @@ import torch
 from fedkin.engines.epsilon import total_epsilon
 from fedkin.engines.ledger import Ledger, Page
 from fedkin.engines.privacy import BudgetSpent, Privacy
-from fedkin.errors import ConfigError, RunError
+from fedkin.errors import RunError
 from fedkin.flow import Message
 from fedkin.graph import Plan
 from fedkin.methods.blocks.signatures import tensors
@@ -142,12 +142,6 @@ def test_the_owners_limit_holds_over_all_runs(tmp_path: Path) -> None:
     Ledger(tmp_path).page("run3", PRIVATE).check(1)
 
 
-@pytest.mark.parametrize("privacy", [Privacy(), Privacy(clip=1.0, noise=0.0)])
-def test_a_limit_without_noise_is_refused_before_anything_leaves(privacy: Privacy) -> None:
-    with pytest.raises(ConfigError, match="--max-epsilon 4: this federation adds no noise"):
-        Ledger(limit=4.0).page("run1", privacy)
-
-
 # -- a client ---------------------------------------------------------------------------------------------------------
 
 
@@ -228,11 +222,9 @@ def test_a_server_that_asks_for_more_than_was_consented_gets_no_more(tmp_path: P
     assert ledger.epsilon(PRIVATE.delta) == pytest.approx(PRIVATE.epsilon(3))
 
 
-# -- whole runs -------------------------------------------------------------------------------------------------------
-
-
-def test_a_client_with_a_limit_leaves_a_federation_without_noise(tmp_path: Path) -> None:
-    with by_hand(tmp_path, experiment(clients=1), joins=False, ledger=Ledger(limit=3.0)) as server:
+@pytest.mark.parametrize("privacy", [{}, {"clip": 1.0, "noise": 0.0}])
+def test_a_client_with_a_limit_leaves_a_federation_without_noise(privacy: dict[str, float], tmp_path: Path) -> None:
+    with by_hand(tmp_path, experiment(clients=1, privacy=privacy), joins=False, ledger=Ledger(limit=3.0)) as server:
         server.there.join("c00")
         assert server.there.errors["c00"].startswith("--max-epsilon 3: this federation adds no noise")
         assert server.link.bytes_in == {}

@@ -24,7 +24,7 @@ def test_a_look_sees_who_is_there_what_came_and_what_was_refused(tmp_path: Path,
         ann.offer("server", "s", b"x")
         with pytest.raises(RunError):
             server.pull("ann", "s", 5)
-        server.refused.add("", "?", "nobody knows whose")
+        server.refused.add("", "nobody knows whose")
         told.look()
         status = read_status(tmp_path / FILE)
         assert (status.name, status.role, status.state) == ("server", "server", "running")

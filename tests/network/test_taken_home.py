@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from certificates import Town
 from cli.invoked import refused, said
 from fedkin.data.sources.tables import Csv
 from fedkin.engines import Setup
@@ -25,7 +20,6 @@ from fedkin.running.export import csv_format_of
 from fedkin.running.model_loader import load
 from fedkin.running.networked import settings_of, setup_of, take_home, taking_home
 from network.federations import NOWHERE, Clients, experiment, simulated
-from network.processes import place_for
 from support import same
 
 
@@ -47,6 +41,9 @@ def test_one_that_is_away_at_the_end_has_the_newest_model_that_it_had(tmp_path: 
     assert "the model of c01 after round 1" in said("export", tmp_path / "nodes" / "c01", "--out", tmp_path / "c01.pt2")
     assert same(load(tmp_path / "nodes" / "c01").stored["c01"], after_one.models["c01"])
     assert not same(load(tmp_path / "nodes" / "c00").stored["c00"], after_one.models["c00"])
+    for folder in ("there", "nodes/c00"):
+        model = read_status(tmp_path / "nodes" / "c00" / FILE).model
+        assert model[:12] in said("net", "status", tmp_path / folder, columns=200)
     with pytest.raises(RunError, match="each has its own: fedkin export NAME-state"):
         load(tmp_path / "there")
 
@@ -89,23 +86,3 @@ def test_a_model_counts_when_it_is_whole(tmp_path: Path, monkeypatch: pytest.Mon
 
 def _killed(*_: Any) -> None:
     raise KeyboardInterrupt
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["fedper", "mapl"])
-def test_a_participants_folder_is_exported_by_the_same_command(method: str, tmp_path: Path, town: Town) -> None:
-    alone = method == "mapl"
-    with place_for(tmp_path, town, method, clients=4, rounds=2, peers=alone) as place:
-        place.whole(None if alone else tmp_path / "there")
-    x = place.clients["c02"].test.inputs(slice(None)).numpy()
-    np.save(tmp_path / "x.npy", x)
-    assert "c02.json" in said("export", tmp_path / "c02-state", "--out", tmp_path / "c02.pt2")
-    code = "import sys, numpy, c02; print(c02.predict(numpy.load('x.npy')).tolist(), 'fedkin' in sys.modules)"
-    told = subprocess.check_output([sys.executable, "-c", code], cwd=tmp_path, text=True, timeout=300)
-    labels, used = told.rsplit(" ", 1)
-    assert used.strip() == "False"
-    assert json.loads(labels) == load(tmp_path / "c02-state").predict(x).tolist()
-    if not alone:
-        model = read_status(tmp_path / "c02-state" / FILE).model
-        assert model[:12] in said("net", "status", tmp_path / "there", columns=200)
-        assert model[:12] in said("net", "status", tmp_path / "c02-state")

@@ -87,7 +87,7 @@ def test_another_experiment_is_not_resumed(whole: Result) -> None:
         {"run.evaluate_every": 3},
         {"run.mode": "fast"},
         pytest.param({"run.mode": "workers", "run.workers": 1}, marks=pytest.mark.slow, id="workers"),
-        {"faults.dropout": 0.3},
+        {"faults.dropout": 0.2, "faults.garbage": 0.2, "faults.late": 0.3, "faults.stale": 0.1, "faults.crash": 0.1},
         pytest.param({"run.engine": "loopback"}, marks=pytest.mark.slow, id="loopback"),
         pytest.param({"method.anchors": "mean"}, marks=pytest.mark.slow, id="anchors"),
     ],

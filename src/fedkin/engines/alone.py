@@ -34,7 +34,7 @@ class Alone:
     def round(self, server: ServerView[Any], sampled: Sequence[str]) -> ServerFlow[None]:
         """Run the round of each sampled client's server; requests of the same phase are sent together."""
         views = {id: self._server_of(server, id) for id in sampled}
-        flows = {id: self._round_of(view, id) for id, view in views.items()}
+        flows = {id: self.method.round(view, [id]) for id, view in views.items()}
         answers: dict[str, Any] = {}
         while flows:
             asks: dict[str, Ask] = {}
@@ -68,9 +68,6 @@ class Alone:
             offered = yield from self.method.welcome(self._server_of(server, id), [id])
             offers[id] = offered[id]
         return offers
-
-    def _round_of(self, view: ServerView[Any], id: str) -> ServerFlow[None]:
-        yield from self.method.round(view, [id])
 
     def _server_of(self, server: ServerView[Any], id: str) -> ServerView[Any]:
         """Return the view of this client's server, with its state."""

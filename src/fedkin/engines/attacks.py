@@ -15,7 +15,7 @@ from fedkin import codec
 from fedkin.engines.results import Outbox
 from fedkin.errors import ConfigError, nearest
 from fedkin.federation import Client, Federation, Samples
-from fedkin.flow import AnyMethod, Fitted, Message, Params, ServerMethod
+from fedkin.flow import AnyMethod, Fitted, Message, Params
 from fedkin.keys import rng
 from fedkin.learning.net import Net
 
@@ -167,7 +167,7 @@ class Attacks:
 def _declared_names(method: AnyMethod) -> set[str] | None:
     """Return the names of the fields of all messages; None if a phase declares no fields."""
     names = set[str]()
-    for phase in method.phases() if isinstance(method, ServerMethod) else list(method.shares):
+    for phase in method.phases():
         if (sets := method.declared(phase)) is None:
             return None
         names.update(*sets)

@@ -318,7 +318,7 @@ class Engine:
         """Return what is wrong with a request of a server's flow; empty if nothing is."""
         if not isinstance(request, Ask):
             return f"a server's round yields Ask, got {type(request).__name__}"
-        phases, at = cast(ServerMethod, self.setup.method).phases(), f"phase {request.phase!r}"
+        phases, at = self.setup.method.phases(), f"phase {request.phase!r}"
         if request.phase not in phases:
             return f"no {at}: declare the method of that name with @phase; {nearest(request.phase, phases)}"
         if unknown := sorted(id for id in request.messages if id not in clients):

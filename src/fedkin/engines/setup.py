@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from inspect import Parameter, Signature, getattr_static, signature
 from types import FunctionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
@@ -135,8 +135,7 @@ def check_forms(kind: type[Method]) -> None:
 
 def _declared_fields(kind: type[Method]) -> list[tuple[str, Fields]]:
     """Return (phase, declared fields) of all messages that clients send, one for each way to send a message."""
-    phases = kind.shares if issubclass(kind, PeerMethod) else cast("type[ServerMethod]", kind).phases()
-    return [(phase, fields) for phase in phases for fields in kind.declared(phase) or ()]
+    return [(phase, fields) for phase in kind.phases() for fields in kind.declared(phase) or ()]
 
 
 def _unlike_signature(function: object, count: int) -> str | None:

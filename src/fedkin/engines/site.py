@@ -460,13 +460,10 @@ class LocalSite(Site):
             yield from self._secure_replies(phase, messages)
             return
         for id, reply in self._method_replies(phase, messages):
-            if self.setup.sums_securely:
-                try:
+            with self.failures.of(id, phase):
+                if self.setup.sums_securely:
                     check_plain(self.setup.method, phase, reply)
-                except MethodError as error:
-                    self.failures.note(error, id, phase)
-                    continue
-            yield id, reply
+                yield id, reply
 
     def _secure_replies(self, step: str, messages: Mapping[str, Message]) -> Iterator[tuple[str, Message]]:
         """Answer a step of secure sums; the step with masked numbers runs a phase of the method."""
@@ -476,7 +473,6 @@ class LocalSite(Site):
             replies = dict(self._method_replies(phase, {id: inner(message)[1] for id, message in messages.items()}))
             messages = {id: messages[id] for id in replies}
         for id, message in messages.items():
-            answer: Message | None = None
             with self.failures.of(id, step):
                 if id not in self.members:
                     least = self.setup.privacy.min_members
@@ -484,9 +480,7 @@ class LocalSite(Site):
                 masked = self.members[id].answer(step, message, replies.pop(id, None))
                 if step == MASKED:
                     check_plain(self.setup.method, phase, masked)
-                answer = masked
-            if answer is not None:
-                yield id, answer
+                yield id, masked
 
     def _method_replies(self, phase: str, messages: Mapping[str, Message]) -> Iterator[tuple[str, Message]]:
         # A client without training samples, as an unseen client may be, cannot answer.

@@ -18,18 +18,10 @@ def copy_for_flow(state: Mapping[str, Any]) -> dict[str, Any]:
 
 def _copied(tree: Any) -> Any:
     if isinstance(tree, list):
-        return [*map(_copied, tree)] if _has(dict | list, set(map(type, tree))) else tree.copy()
-    if not isinstance(tree, dict):
+        return [*map(_copied, tree)]
+    if not isinstance(tree, dict) or (tree and all(isinstance(item, Tensor) for item in tree.values())):
         return tree
-    # Check the set of types: a server may keep a number for each of 100,000 clients, and copies it in every round.
-    kinds = set(map(type, tree.values()))
-    if _has(dict | list, kinds):
-        return {name: _copied(item) for name, item in tree.items()}
-    return tree if kinds and all(issubclass(kind, Tensor) for kind in kinds) else tree.copy()
-
-
-def _has(wanted: Any, kinds: set[type]) -> bool:
-    return any(issubclass(kind, wanted) for kind in kinds)
+    return {name: _copied(item) for name, item in tree.items()}
 
 
 class BytesStates(UserDict[str, dict[str, Any]]):

@@ -296,12 +296,12 @@ def _layout(value: Any) -> Hashable:
 class Validator:
     """The checks of messages of clients or peers, by the fields that their phase declares.
 
-    refused: called with (sender, phase, why) for each invalid message. samples: the number of training samples that
+    refused: called with (sender, why) for each invalid message. samples: the number of training samples that
     each sender has registered; a message may not claim more.
     """
 
     def __init__(
-        self, setup: Setup, refused: Callable[[str, str, str], None] | None = None,
+        self, setup: Setup, refused: Callable[[str, str], None] | None = None,
         samples: Mapping[str, int] | None = None,
     ) -> None:  # fmt: skip
         self.setup, self.refused, self.samples = setup, refused, samples or {}
@@ -319,7 +319,7 @@ class Validator:
         fields = declared(method, phase, request, net) if phase in STEPS else method.declared(phase)
         problem = problem_of(message, fields, context)
         if problem is not None and self.refused is not None:
-            self.refused(sender, phase, problem.words)
+            self.refused(sender, problem.words)
         return problem
 
 

@@ -274,7 +274,7 @@ class CallingLink(Boxed):
                     self.here.discard(name)
                     self.state.notify_all()
                 if isinstance(error, MethodError):
-                    self.refused.add(name, "", error_text(error))
+                    self.refused.add(name, error_text(error))
                 if error_text(error) != why and not self.closed:
                     why = error_text(error)
                     self.say(f"{name}: {escaped(why, 300)}")

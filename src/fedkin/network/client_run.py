@@ -20,7 +20,7 @@ from fedkin.engines.site import LocalSite
 from fedkin.engines.transport import Validator
 from fedkin.errors import MethodError, RunError
 from fedkin.federation import Client
-from fedkin.flow import Message, Params, PeerMethod
+from fedkin.flow import Message, Params
 from fedkin.folders import made_private, write_private
 from fedkin.learning.devices import opened
 from fedkin.learning.metrics import Unmeasured
@@ -112,7 +112,6 @@ class ClientRun:
 
     def _beyond_consent(self, order: Order) -> str:
         """Return why this order exceeds the consent of the client's owner; empty if it does not."""
-        assert not isinstance(self.setup.method, PeerMethod)
         rounds = self.setup.training.rounds
         if order.round > rounds:
             return f"the server asked for round {order.round} of {rounds}"

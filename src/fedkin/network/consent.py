@@ -98,7 +98,7 @@ def disclosure(setup: Setup, client: Client, page: Page | None = None) -> list[s
     """
     context, private, peer = setup.context(setup.net_of(client.id)), setup.privacy, isinstance(setup.method, PeerMethod)
     lines = []
-    for name in _messages(setup):
+    for name in sorted(setup.method.phases()):
         sets = setup.method.declared(name)
         if sets is None:
             lines.append(f"{name}: not declared by the method, so anything that it puts into the message")
@@ -137,7 +137,7 @@ def releases_in(setup: Setup, client: Client) -> int:
     context, total = setup.context(setup.net_of(client.id)), 0
     if setup.privacy.clip is None:
         return 0
-    for name in _messages(setup):
+    for name in sorted(setup.method.phases()):
         most = 0
         for fields in setup.method.declared(name) or ():
             once = noised_in(fields)
@@ -156,7 +156,7 @@ def largest_message(setup: Setup, id: str) -> int:
     This is twice the size of the declared form; `run.message_limit_mb` if a form leaves the size open, and never more.
     """
     context, largest = setup.context(setup.net_of(id)), 0
-    for name in _messages(setup):
+    for name in sorted(setup.method.phases()):
         sets = setup.method.declared(name)
         if sets is None:
             return context.most_bytes
@@ -170,12 +170,6 @@ def largest_message(setup: Setup, id: str) -> int:
             largest = max(largest, total)
     # Masked numbers have 8 bytes each.
     return min(context.most_bytes, (4 if setup.sums_securely else 2) * largest + _ROOM)
-
-
-def _messages(setup: Setup) -> list[str]:
-    """Return the names of the messages that the method sends."""
-    method = setup.method
-    return sorted(method.shares) if isinstance(method, PeerMethod) else sorted(method.phases())
 
 
 def _describe_noise(setup: Setup, client: Client, page: Page | None) -> list[str]:

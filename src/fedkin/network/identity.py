@@ -62,16 +62,14 @@ class Identity:
         verify(self.chain, self.roots, self.name, f"the certificate of {self.name}")
 
 
-def load(
-    key: Path, certificate: Path, roots: Sequence[x509.Certificate], now: datetime.datetime | None = None
-) -> Identity:
+def load(key: Path, certificate: Path, roots: Sequence[x509.Certificate]) -> Identity:
     """Return the identity in these files; raises ConfigError unless the key fits and the certificate is valid now."""
     chain = certificates_of(read_file(certificate), str(certificate))
     private = read_key(key)
     if chain[0].public_key() != private.public_key():
         raise ConfigError(f"{certificate}: this certificate is not for the key {key}")
     name = common_name(chain[0].subject, str(certificate))
-    verify(chain, roots, name, str(certificate), now)
+    verify(chain, roots, name, str(certificate))
     return Identity(name, private, tuple(chain), tuple(roots))
 
 

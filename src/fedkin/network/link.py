@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections import Counter, deque
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections import Counter
 from threading import Lock
 from typing import Self
 
@@ -27,7 +25,6 @@ UNREACHED = (
 )
 _SUBJECT = re.compile(r"[a-z0-9._-]+(?:/[a-z0-9._-]+)*")
 _LONGEST_SUBJECT = 200
-_KEPT = 1000
 
 
 class LinkError(RunError):
@@ -41,7 +38,6 @@ class Left(Exception):
 class _NoOffer(LinkError):
     def __init__(self, owner: str, subject: str, why: str) -> None:
         super().__init__(f"{escaped(owner, 64)}: {escaped(subject, _LONGEST_SUBJECT)}: {why}")
-        self.owner, self.subject, self.why = owner, subject, why
 
 
 class Missed(_NoOffer):
@@ -52,43 +48,19 @@ class Refused(_NoOffer):
     """An offer with a wrong signature or size, or an invalid name or subject."""
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """A refused message: its sender ("" if unknown), its subject, and the reason."""
-
-    who: str
-    subject: str
-    why: str
-
-
 class Refusals:
-    """The refusals of a link: their number by participant, and the newest in full. Thread-safe."""
+    """The refusals of a link by participant ("" if unknown): their number, and the newest reason."""
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._counts: Counter[str] = Counter()
-        self._newest: deque[Refusal] = deque(maxlen=_KEPT)
+        self.counts: Counter[str] = Counter()
+        self.reasons: dict[str, str] = {}
 
-    def add(self, who: str, subject: str, why: str) -> None:
-        """Add a refusal."""
+    def add(self, who: str, why: str) -> None:
+        """Add a refusal; thread-safe."""
         with self._lock:
-            self._counts[who] += 1
-            self._newest.append(Refusal(who, subject, why))
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """The number of refusals by participant."""
-        with self._lock:
-            return dict(self._counts)
-
-    def __iter__(self) -> Iterator[Refusal]:
-        """Iterate over the newest refusals, at most 1,000, from old to new."""
-        with self._lock:
-            return iter(list(self._newest))
-
-    def __len__(self) -> int:
-        with self._lock:
-            return self._counts.total()
+            self.counts[who] += 1
+            self.reasons[who] = why
 
 
 def is_subject(text: str) -> bool:
@@ -152,7 +124,7 @@ class Link(ABC):
 
     def refusal(self, owner: str, subject: str, why: str) -> Refused:
         """Note a refused offer, and return the error to raise."""
-        self.refused.add(owner, subject, why)
+        self.refused.add(owner, why)
         return Refused(owner, subject, why)
 
     def trouble(self) -> str:

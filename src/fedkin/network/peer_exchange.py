@@ -191,7 +191,7 @@ class PeerExchange:
                 continue
             if id not in self.link.refused.counts:
                 self.say(f"{id} is refused: {escaped(words, 400)}")
-            self.link.refused.add(id, "terms", words)
+            self.link.refused.add(id, words)
 
     def _compared(self, ids: Iterable[str], timeout: float | None) -> dict[str, str]:
         """Compare agreements with those of these peers that are connected and no members yet.
@@ -335,7 +335,7 @@ class PeerExchange:
             offer = read(PeerMessage, data)
             return Undelivered(Missing.REFUSED, escaped(offer.refused, 300)) if offer.refused else offer
         except MethodError as error:
-            self.link.refused.add(id, f"r{round}/t{turn}", error_text(error))
+            self.link.refused.add(id, error_text(error))
             return Undelivered(Missing.REFUSED, error_text(error))
 
     def _give_up_on(self, id: str, missing: Missing, reason: str) -> Undelivered:

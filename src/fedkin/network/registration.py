@@ -290,7 +290,7 @@ class Registration:
     def _note(self, name: str, words: str, once: bool = True) -> None:
         self.say(f"{name} is refused: {escaped(words, 400)}")
         if once:  # the link has noted its own refusals
-            self.link.refused.add(name, "hello", words)
+            self.link.refused.add(name, words)
 
     def _change_next_round(self, name: str, hello: Hello) -> str:
         """Return what this client does from the next round on, in words; empty if its hello is answered now."""

@@ -78,7 +78,7 @@ class NetworkSite(Site):
             try:
                 scores[id] = score_of(answer.score, task, further, self.registration.members[id].now.n_test)
             except MethodError as error:
-                self._fail(id, "evaluate", self._refused(id, "evaluate", error_text(error)))
+                self._fail(id, "evaluate", self._refused(id, error_text(error)))
                 continue
             self.models_at |= {id: answer.score.model} if answer.score.model else {}
         return scores
@@ -154,7 +154,7 @@ class NetworkSite(Site):
         registration.point(id)
         try:
             data = self._awaited(id, f"{place}/answer", until, grace)
-            return data if isinstance(data, Undelivered) else self._read(id, order.phase, number, data)
+            return data if isinstance(data, Undelivered) else self._read(id, number, data)
         finally:
             with registration.changed:
                 registration.next_order[id] = number + 1
@@ -178,12 +178,12 @@ class NetworkSite(Site):
                 return Undelivered(Missing.REFUSED, error_text(error))
         return Undelivered(Missing.LATE, f"no answer within {self.registration.network.deadline:g} s")
 
-    def _read(self, id: str, phase: str, number: int, data: bytes) -> Answer | Undelivered:
+    def _read(self, id: str, number: int, data: bytes) -> Answer | Undelivered:
         """Return the answer in these bytes, or why it is invalid."""
         try:
             answer = read(Answer, data)
         except MethodError as error:
-            return self._refused(id, phase, error_text(error))
+            return self._refused(id, error_text(error))
         if answer.number != number:
             return Undelivered(Missing.STALE, "the answer to another request")
         if answer.error is None:
@@ -193,8 +193,8 @@ class NetworkSite(Site):
             raise RunError(f"client {id!r}: {words}")
         return Undelivered(Missing.FAILED, words)
 
-    def _refused(self, id: str, phase: str, words: str) -> Undelivered:
-        self.link.refused.add(id, phase, words)
+    def _refused(self, id: str, words: str) -> Undelivered:
+        self.link.refused.add(id, words)
         return Undelivered(Missing.REFUSED, words)
 
     def _fail(self, id: str, phase: str, cause: Undelivered, injected: bool = True) -> None:

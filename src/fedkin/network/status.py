@@ -143,15 +143,14 @@ class StatusFile:
 
     def _status(self, state: State) -> Status:
         link, now = self.link, round(time.time(), 1)
-        present, counts = link.present(), link.refused.counts
+        present, counts = link.present(), dict(link.refused.counts)
         # A participant that is refused may be gone again before the next look.
         heard, self.heard = self.heard, dict(link.bytes_in)
         self.seen |= dict.fromkeys([*present, *(id for id, size in self.heard.items() if size > heard.get(id, 0))], now)
-        why = {refusal.who: refusal.why for refusal in link.refused}
         others = {
             id: Other(
                 here=id in present, seen=self.seen.get(id), bytes_in=link.bytes_in[id], bytes_out=link.bytes_out[id],
-                refused=counts.get(id, 0), why=why.get(id, "")[:300], **self.facts.get(id, {}),
+                refused=counts.get(id, 0), why=link.refused.reasons.get(id, "")[:300], **self.facts.get(id, {}),
             )
             for id in sorted({*self.names(), *present, *filter(plain_word, counts)} - {link.me})
         }  # fmt: skip

@@ -122,7 +122,7 @@ class ZenohLink(Link):
             answer = partial(self._answer, query, asker)
             why = self._offers.ask(Question(asker, subject, part, answer, query.drop))
         if why:
-            self.refused.add(asker if asker in self._book else "", escaped(subject, 200), why)
+            self.refused.add(asker if asker in self._book else "", why)
             query.drop()
 
     def _answer(self, query: Any, asker: str, kind: bytes, data: bytes) -> None:
