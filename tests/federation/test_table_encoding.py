@@ -195,6 +195,10 @@ def test_rows_of_a_person_stay_on_one_side() -> None:
         pairs = dict[tuple[str, int], bool]()
         for hospital, patient, held in zip(whole["hospital"], whole["patient"], columns.is_test, strict=True):
             assert pairs.setdefault((hospital, patient), held) == held
+        # Tuning, advice and kin's trial ask the samples who is a person.
+        for id, client in federation.items():
+            patients = whole["patient"][(whole["hospital"] == id) & ~columns.is_test].astype(str)
+            assert client.train.units().tolist() == np.unique(patients, return_inverse=True)[1].tolist()
 
 
 def test_a_frame_for_each_client_is_refused_in_a_sentence() -> None:

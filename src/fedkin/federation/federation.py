@@ -292,10 +292,12 @@ class Federation(Roster[Client]):
         arrays = encoded(as_table(frame), reading)
         columns, meaning = arrays.columns, arrays.target
         refuse_decimal_texts(columns.inputs, reading.categories)
-        federation = cls.from_arrays(
-            arrays.x, arrays.y, columns.client, group=columns.group, split=np.where(columns.is_test, "test", "train"),
-            kind=meaning.kind, name=name, classes=len(meaning.classes) or None,
+        split_of_rows = np.where(columns.is_test, "test", "train")
+        clients, task = clients_of(
+            arrays.x, arrays.y, columns.client, columns.group, split_of_rows, test_fraction,
+            len(meaning.classes) or None, None, seed, meaning.kind, columns.person,
         )  # fmt: skip
+        federation = cls(clients, task, name)
         federation.encoding, federation.target = arrays.encoding, meaning
         return federation
 

@@ -395,11 +395,13 @@ def held_out(units: npt.NDArray[np.int64]) -> tuple[list[int], list[int]]:
 
     >>> held_out(np.arange(6))
     ([0, 1, 3, 4, 5], [2])
-    >>> held_out(np.array([0, 0, 1, 2, 2, 3, 4]))
+    >>> held_out(np.array([7, 7, 5, 1, 1, 3, 4]))
     ([0, 1, 2, 5, 6], [3, 4])
     """
-    count = int(units.max(initial=0)) + 1
-    out = (units * min(BLOCKS, count) // count) % FOLD == FOLD // 2
+    _, first, unit = np.unique(units, return_index=True, return_inverse=True)
+    place = first.argsort().argsort()[unit]  # the number of each sample's unit in stored order
+    count = max(len(first), 1)
+    out = (place * min(BLOCKS, count) // count) % FOLD == FOLD // 2
     return np.flatnonzero(~out).tolist(), np.flatnonzero(out).tolist()
 
 
