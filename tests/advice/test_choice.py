@@ -190,6 +190,24 @@ def test_clients_that_differ_by_degrees_inside_clean_groups_are_a_candidate_of_t
     assert shapes["tests"] not in (shapes["branches"], shapes["all"])
 
 
+def test_candidates_count_persons_and_not_their_rows() -> None:
+    """Each client has 20 persons with 15 similar rows each; the clients do not differ."""
+
+    def drawn(place: int, known: bool) -> Samples:
+        rng = np.random.default_rng(place)
+        x, person = rng.normal(size=(20, 4)), rng.permutation(300) % 20
+        y = (x[:, 0] + rng.normal(size=20) > 0).astype(np.int64)
+        rows = x[person] + 0.1 * rng.normal(size=(300, 4))
+        who = torch.from_numpy(person) if known else None
+        return Samples(torch.from_numpy(rows).float(), torch.from_numpy(y[person]), person=who)
+
+    def all_together(known: bool) -> list[bool]:
+        shapes, _ = shapes_of({f"c{place}": drawn(place, known) for place in range(8)}, Task(2, (4,)), 0)
+        return [shapes[name] == shapes["all"] for name in ("tests", "coefficients")]
+
+    assert (all_together(known=True), all_together(known=False)) == ([True, True], [False, False])
+
+
 def test_coefficients_of_a_separable_client_are_finite() -> None:
     x = torch.linspace(-1, 1, 20)[:, None].repeat(1, 3)
     found = coefficients_of(Samples(x, (x[:, 0] > 0).long()), RISK)

@@ -318,6 +318,24 @@ def test_held_out_samples_and_all_others_of_their_persons_train_nothing(people: 
     assert same(state(one)["models"]["all"]["all"], state(two)["models"]["all"]["all"])
 
 
+@pytest.mark.parametrize("name", ["kin", "flt-same"])
+def test_persons_and_not_their_rows_count_in_the_tests(name: str) -> None:
+    """Each client has 30 persons with ten similar rows each, in random order; all clients are alike."""
+
+    def client_of(place: int, known: bool) -> Client:
+        rng = np.random.default_rng(place)
+        (x, y), person = common_draw(rng, 30), rng.permutation(300) % 30
+        rows = samples_of(x[person] + 0.1 * rng.normal(size=(300, 5)), y[person])
+        train = replace(rows, person=torch.from_numpy(person)) if known else rows
+        return Client(f"c{place}", train, made(common_draw, 30, 100 + place))
+
+    def groups(known: bool) -> int:
+        fed = Federation([client_of(place, known) for place in range(8)], Task(4, (5,)), "visits")
+        return len(set(run_of(fed, METHODS[name](), 1).groups.values()))
+
+    assert (groups(known=True), groups(known=False)) == (1, 8)
+
+
 def table_of_costs(rows: list[list[float]], clients: int = 10) -> tuple[dict[str, Any], dict[str, int]]:
     return {f"c{k}": np.array(rows) for k in range(clients)}, dict.fromkeys((f"c{k}" for k in range(clients)), 20)
 

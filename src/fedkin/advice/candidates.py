@@ -197,8 +197,11 @@ class Shape:
 
 
 def shapes_of(samples: Mapping[str, Samples], task: Task, seed: int) -> tuple[dict[str, Shape], list[str]]:
-    """({candidate: its shape}, why other candidates are missing), from these training samples."""
-    ids = sorted(samples)
+    """({candidate: its shape}, why other candidates are missing), from these training samples.
+
+    Tests need independent samples: of each person, only the first one counts.
+    """
+    samples, ids = {id: each.one_per_person() for id, each in samples.items()}, sorted(samples)
     shapes = {"local": Shape(), "all": Shape((tuple(ids),) if len(ids) > 1 else ())}
     missing: list[str] = []
     if len(ids) < 2:

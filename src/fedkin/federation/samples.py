@@ -90,6 +90,12 @@ class Samples:
         person = self.person if self.rows is None else self.person[self.rows]
         return np.unique(person.numpy(), return_inverse=True)[1].reshape(-1)
 
+    def one_per_person(self) -> Samples:
+        """The first sample of each person, for tests that need independent samples; all samples if none are known."""
+        if self.person is None:
+            return self
+        return self.take(np.sort(np.unique(self.units(), return_index=True)[1]))
+
     def take(self, rows: Sequence[int] | npt.NDArray[np.int64] | Tensor) -> Samples:
         """These rows only, without copying a sample."""
         wanted = torch.as_tensor(rows, dtype=torch.int64)

@@ -81,7 +81,10 @@ _FRESH = 10
 
 
 class SigningMethod(ServerMethod):
-    """A method whose server may ask clients for signatures (`collect_signatures`)."""
+    """A method whose server may ask clients for signatures (`collect_signatures`).
+
+    If samples have persons, a signature is of the first sample of each: tests need independent samples.
+    """
 
     @property
     def reads_order(self) -> bool:
@@ -98,21 +101,20 @@ class SigningMethod(ServerMethod):
         """How much the inputs vary: one number, or one for each column of a table; empty without samples."""
         if not client.size:
             return Message()
+        x, y = arrays_of(client.train.one_per_person(), client.task)
         if client.signature_noise is not None:
-            x, y = arrays_of(client.train, client.task)
             votes = private.votes(x, y if client.task.kind == "regression" else None)
-            return Message(votes=torch.from_numpy(votes), n=client.size)
-        spread = Spread.of(*arrays_of(client.train, client.task), per_feature=has_columns(client.task))
-        return Message(**tensors(spread.to_arrays()))
+            return Message(votes=torch.from_numpy(votes), n=len(x))
+        return Message(**tensors(Spread.of(x, y, per_feature=has_columns(client.task)).to_arrays()))
 
     @phase(*SIGNED)
     def sign_moments(self, client: ClientView, message: Message) -> Message:
         """Sign by the plan in the message; packed bytes are half the size of one tensor per array."""
         if not client.size:
             return Message()
-        plan, (x, y) = Plan.from_arrays(arrays(message)), arrays_of(client.train, client.task)
+        plan, (x, y) = Plan.from_arrays(arrays(message)), arrays_of(client.train.one_per_person(), client.task)
         if client.signature_noise is not None:
-            return Message(sums=torch.from_numpy(private.sums(plan, x, y)), n=client.size)
+            return Message(sums=torch.from_numpy(private.sums(plan, x, y)), n=len(x))
         fields = {"signature": sign(plan, x, y, ordered=self.reads_order)}
         if self.signs_again and len(new := _new_rows(client, x, y)):
             fields["fresh"] = sign(plan, x[new], None if y is None else y[new], ordered=self.reads_order)
