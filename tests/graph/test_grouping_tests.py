@@ -108,6 +108,12 @@ def test_relabelled_classes_are_groups() -> None:
     assert len(find(signed([(x, None) for x, _ in data])).verdicts) == 1  # what inputs alone cannot see
 
 
+def test_clients_of_one_sample_each_are_one_group() -> None:
+    """As clients with one person each are."""
+    data = mixture(np.random.default_rng(0), [1] * 6)
+    assert find(signed(data)).labels.tolist() == [0] * 6
+
+
 def test_everyone_different_is_alone() -> None:
     rng = np.random.default_rng(0)
     data = [mixture(np.random.default_rng(i), [150])[0] for i in range(5)]

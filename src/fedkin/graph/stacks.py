@@ -120,8 +120,8 @@ class Stack:
             p = min(p, max(away, share_outlier_p(means, n)) if self.shares else away)
         if _LOOKS * p >= enough and not self.shares:  # rare classes have longer tails than its null
             p = min(p, top_p(means, n, traces, seed))
-        if _LOOKS * p >= enough:
-            several = have & (self.free[:, 0] > 0)
+        several = have & (self.free[:, 0] > 0)
+        if _LOOKS * p >= enough and several.any():
             p = min(p, split_p(self.means[several], self.halves[several], self.n[several], traces, free))
         return min(1.0, _LOOKS * p)
 
