@@ -176,11 +176,16 @@ def test_a_wrong_table_that_comes_first_is_refused_alone_and_comes_back_correcte
     equal(there)
 
 
-def test_other_settings_of_the_table_are_refused(there: Hospitals) -> None:
+@pytest.mark.parametrize(
+    ("setting", "value", "words"),
+    [("data.least", 3, "table.least is 10 here and 3 there"),
+     ("data.person", "days", "table.person is not set here and days there")],
+)  # fmt: skip
+def test_other_settings_of_the_table_are_refused(setting: str, value: Any, words: str, there: Hospitals) -> None:
     one, other = (
-        Agreement(settings=settings_of(plan)) for plan in (there.plan, there.plan.with_changes(**{"data.least": 3}))
+        Agreement(settings=settings_of(plan)) for plan in (there.plan, there.plan.with_changes(**{setting: value}))
     )
-    assert difference(one, other) == "table.least is 10 here and 3 there"
+    assert difference(one, other) == words
 
 
 def refused(there: Hospitals, name: str, fields: dict[str, str], shared: Any = None) -> Any:

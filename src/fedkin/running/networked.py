@@ -53,8 +53,8 @@ from fedkin.untrusted import error_text, toml_of
 
 # The settings of [data] that say how to read a table; the others say where it is.
 _TABLE_SETTINGS = (
-    "target", "client", "time", "group", "kind", "positive", "split", "test_fraction", "leave_out", "categories",
-    "least", "seed",
+    "target", "client", "time", "group", "person", "kind", "positive", "split", "test_fraction", "leave_out",
+    "categories", "least", "seed",
 )  # fmt: skip
 # The settings of [data] that say how images become inputs.
 _IMAGE_SETTINGS = ("size", "grey", "classes", "mean", "std", "test_fraction", "seed")
