@@ -22,6 +22,7 @@ from sklearn.decomposition import PCA
 from fedkin import graph as g
 from fedkin.data.dataset import Dataset, Part
 from fedkin.engines import LocalEngine, Setup
+from fedkin.engines.privacy import Privacy
 from fedkin.errors import ConfigError
 from fedkin.federation import Change, Client, Federation, Samples, Task
 from fedkin.flow import Message
@@ -45,7 +46,7 @@ from methods.flt_world import (
     with_public,
 )
 from methods.plain_loops import Plain, combined, entropy, initial, logits, plain_training
-from support import Watched, after, play, present, restarted, same, small_federation, small_setup, stored
+from support import Watched, after, begun, play, present, restarted, same, small_federation, small_setup, stored
 
 # -- groups -----------------------------------------------------------------------------------------------------------
 
@@ -290,6 +291,18 @@ def test_two_rounds_are_the_papers(case: str, distance: str, stale: bool) -> Non
         if outcome.graph is not None:
             assert score(dict(outcome.graph.groups or {}), federation) == 1.0
     assert any(not torch.equal(held[id]["head.bias"], initial(setup)["head.bias"]) for id in held)
+
+
+@pytest.mark.parametrize("privacy", [None, Privacy(signature_epsilon=4.0)])
+def test_absent_clients_weigh_as_many_samples_as_they_have_also_if_persons_sign(privacy: Privacy | None) -> None:
+    visits = [
+        replace(client, train=replace(client.train, person=torch.arange(client.size) // 4))
+        for client in grouped().values()
+    ]  # fmt: skip
+    federation = Federation(visits, Task(6, (8,)), "visits")
+    setup = small_setup(FltSame(stale=True), federation, clients_per_round=4)
+    engine = begun(setup if privacy is None else replace(setup, privacy=privacy))
+    assert engine.server.state["sizes"] == federation.sizes
 
 
 # -- FLT: from centres to distances, a graph and groups, against scipy, scikit-learn and loops ---

@@ -19,6 +19,7 @@ from torch import Tensor
 from fedkin import graph
 from fedkin.federation.samples import hash_of
 from fedkin.flow import Message, ServerFlow, phase
+from fedkin.forms import COUNT
 from fedkin.methods.blocks.signatures import (
     SIGNED,
     SMALLEST_DIFFERENCE,
@@ -61,16 +62,17 @@ class FltSame(Taskonomy, SigningMethod):
     def signs_again(self) -> bool:
         return self.regroup_every is not None or self.regroup_changed is not None
 
-    @phase(*SIGNED)
+    @phase(*({**fields, "size": COUNT.when(lambda at: at.method.stale)} if fields else {} for fields in SIGNED))
     def sign_moments(self, client: ClientView, message: Message) -> Message:
-        """The client's signature, by the plan in the message."""
+        """The client's signature, by the plan in the message; with `stale` also the number of its samples."""
         client.state["signed"] = hash_of(client.train).hex()
-        return super().sign_moments(client, message)
+        reply = super().sign_moments(client, message)
+        return Message(**reply, size=client.size) if self.stale and reply else reply
 
     def signatures(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[dict[str, Message]]:
         signed = yield from collect_signatures(server, server.state, ids)
         watch_members(server, {id: str(number) for id, number in server.state["group"].items()}, self.alpha)
-        n = {id: {"n": int(self.decoded(data).n)} if self.stale else {} for id, data in signed.items()}
+        n = {id: {"n": server.state["sizes"][id]} if self.stale else {} for id in signed}
         return {id: Message(signature=data, **n[id]) for id, data in signed.items()}
 
     def decoded(self, signature: Tensor) -> Any:

@@ -150,11 +150,13 @@ def collect_signatures(server: ServerView, state: dict[str, Any], ids: Sequence[
     """Ask these clients for signatures; return the valid ones, {client id: bytes}.
 
     state: it has the plan, which is made first if there is none, and `fresh`, {client id: signature of the samples that
-    are new since its last one}, until these are tested.
+    are new since its last one}, until these are tested; and `sizes`, {client id: samples}, if clients send them.
     """
     if not ids or not (yield from _make_plan(server, state, ids)):
         return {}
     replies = yield from Ask("sign_moments", {id: Message(**state["plan"]) for id in ids})
+    if sizes := {id: reply["size"] for id, reply in replies.items() if "size" in reply}:
+        state["sizes"] = {**state["sizes"], **sizes}
     plan = Plan.from_arrays(arrays(state["plan"]))
     if server.signature_noise is not None:
         return _signatures_of_sums(replies, plan, server.signature_noise / math.sqrt(_SUMS))
