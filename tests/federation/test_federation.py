@@ -62,6 +62,17 @@ def test_rows_of_a_shared_array() -> None:
     assert Samples(x, y).take(torch.tensor([3])).inputs(slice(None)).tolist() == [[6.0, 7.0]]
 
 
+def test_the_fingerprint_tells_whose_the_samples_are() -> None:
+    """But neither how persons are numbered nor how samples are stored."""
+    nobody, two, same, others = (
+        Federation([client(train=samples(person=None if persons is None else torch.tensor(persons)))], TASK)
+        for persons in (None, [1, 1, 5, 5], [0, 0, 3, 3], [1, 5, 1, 5])
+    )
+    stored = Federation([client(train=two["a"].train.take(range(4)).own())], TASK)
+    assert two.fingerprint() == same.fingerprint() == stored.fingerprint()
+    assert len({each.fingerprint() for each in (nobody, two, others)}) == 3
+
+
 def test_scale_is_per_channel() -> None:
     x = torch.full((2, 3, 2, 2), 51, dtype=torch.uint8)
     out = Scale((0.1, 0.2, 0.3), (1.0, 2.0, 0.5))(x, torch.float64)

@@ -177,7 +177,7 @@ class Federation(Roster[Client]):
         return {id: client.size for id, client in self.items()}
 
     def fingerprint(self) -> str:
-        """A hash of every client's id, group, samples and scale: equal for equal federations in any order."""
+        """A hash of every client's id, group, samples, persons and scale: equal for equal federations in any order."""
         digest = blake2b(digest_size=16)
         # Clients of a group often share one test set: it is read only once.
         hashes: dict[int, bytes] = {}
@@ -191,7 +191,8 @@ class Federation(Roster[Client]):
                 digest.update(repr((*when, id, now.group)).encode())
                 for samples in (now.train, now.test):
                     if builtins.id(samples) not in hashes:
-                        hashes[builtins.id(samples)] = hash_of(samples)
+                        persons = b"" if samples.person is None else samples.units().tobytes()
+                        hashes[builtins.id(samples)] = hash_of(samples) + persons
                     digest.update(hashes[builtins.id(samples)])
         return digest.hexdigest()
 
