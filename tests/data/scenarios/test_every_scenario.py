@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 
@@ -111,6 +113,23 @@ def test_no_sample_twice_and_split_from_split(scenario: Scenario) -> None:
     assert (federation.planted is None) == (scenario.planted == "none")
     assert federation.name.startswith("toy-")
     assert federation.name.endswith(f"-{scenario.name}")
+
+
+@pytest.mark.parametrize("unseen", [None, 0.3])
+@pytest.mark.parametrize("scenario", CASES, ids=case_name)
+def test_samples_keep_their_persons(scenario: Scenario, unseen: float | None) -> None:
+    """Five neighbours are one person; clients that are apart are tested on the samples of both splits."""
+    dataset = owned()
+    person = np.arange(len(dataset.train)) // 5
+    known = replace(
+        dataset, train=replace(dataset.train, person=person), test=replace(dataset.test, person=person[:100] + 100)
+    )
+    federation = scenario.model_copy(update={"unseen": unseen, "unseen_test": "all"}).federation(known, 0)
+    for split in ("train", "test"):
+        for (id, number), own in marks(federation, split).items():
+            samples = getattr(federation[id].phases[number], split)
+            expected = [(mark - 1000) // 5 if mark > 0 else 100 + (-mark - 1000) // 5 for mark in own]
+            assert samples.units().tolist() == np.unique(expected, return_inverse=True)[1].tolist()
 
 
 @pytest.mark.parametrize("scenario", CASES, ids=case_name)

@@ -220,4 +220,6 @@ def _joined(parts: Sequence[Samples], what: str) -> Samples:
     if len(parts) == 1:
         return first
     own = [part.own() for part in parts]
-    return Samples(concatenated([part.x for part in own]), torch.cat([part.y for part in own]), scale=first.scale)
+    x, y = concatenated([part.x for part in own]), torch.cat([part.y for part in own])
+    persons = [part.person for part in own if part.person is not None]
+    return Samples(x, y, None, first.scale, torch.cat(persons) if len(persons) == len(own) else None)

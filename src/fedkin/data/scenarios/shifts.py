@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -57,8 +58,7 @@ class LabelSwap(Scenario):
             part, rows = dataset.part(split), deal(dataset, split, self.clients, each, seed)
             labels = [torch.from_numpy(names)[part.y] for names in renamed]
             parts.append([
-                Samples(part.x, labels[group], torch.from_numpy(own), dataset.scale)
-                for group, own in zip(member, rows, strict=True)
+                replace(dataset.samples(split, own), y=labels[group]) for group, own in zip(member, rows, strict=True)
             ])  # fmt: skip
         return self.assembled(
             dataset, seed, *parts, groups=[f"swap{group}" for group in member],
@@ -168,15 +168,15 @@ def _shifted(
     dataset: Dataset, split: Split, parts: list[Ints], angles: list[int], masks: list[Tensor]
 ) -> list[Samples]:
     """Every client's rotated and masked samples, as rows of one shared tensor."""
-    part = dataset.part(split)
-    order = torch.from_numpy(np.concatenate(parts))
-    x, y = part.x[order], part.y[order]
+    whole = dataset.samples(split, np.concatenate(parts)).own()
+    x = whole.x
+    assert isinstance(x, Tensor)
     samples = []
     start = 0
     for rows, angle, mask in zip(parts, angles, masks, strict=True):
         stop = start + len(rows)
         rotated = torch.rot90(x[start:stop], angle // 90, dims=(-2, -1))
         x[start:stop] = rotated.masked_fill(mask, dataset.white)
-        samples.append(Samples(x, y, torch.arange(start, stop), dataset.scale))
+        samples.append(whole.take(torch.arange(start, stop)))
         start = stop
     return samples
