@@ -12,6 +12,7 @@ import torch
 from data_sets import owned, toy
 from fedkin.data import SCENARIOS
 from fedkin.data.scenarios import Scenario
+from fedkin.data.scenarios.base import shuffled_ids
 from fedkin.data.scenarios.drift import Drift
 from fedkin.data.scenarios.label_skew import (
     ClassesPerClient,
@@ -153,6 +154,14 @@ def test_other_names_for_clients_change_nothing_else(scenario: Scenario) -> None
         assert marks(renamed, split) == {(other[id], k): own for (id, k), own in marks(federation, split).items()}
     back = renamed.relabel({new: old for old, new in other.items()})
     assert back.fingerprint() == federation.fingerprint()
+
+
+@pytest.mark.parametrize("count", [2, 3, 40, 101])
+def test_ids_are_no_positions(count: int) -> None:
+    """So that code which takes the number in an id for a position is wrong for every client."""
+    ids = shuffled_ids(count, 1)
+    assert sorted(int(id[1:]) for id in ids) == list(range(count))
+    assert all(int(id[1:]) != place for place, id in enumerate(ids))
 
 
 def test_ids_do_not_follow_groups() -> None:
