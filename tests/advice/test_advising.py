@@ -15,6 +15,7 @@ import fedkin.advice.work as work
 from advised import BENCH, LONER, QUICK, A, advised, federation, hospitals
 from fedkin.advice import Advice, OfClient, Plan, advise
 from fedkin.advice.advising import _judgeable
+from fedkin.advice.recommending import times_of
 from fedkin.errors import ConfigError, DataError, RunError
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.running.api import run
@@ -269,3 +270,17 @@ def test_all_rows_of_a_person_are_on_one_side_of_the_split(tmp_path: Path) -> No
         ages = np.concatenate([np.asarray(part.inputs(slice(None)))[:, 0] for part in (client.train, client.test)])
         side = np.repeat([0, 1], [len(client.train), len(client.test)])[np.argsort(ages)]
         assert (side.reshape(20, 4) == side.reshape(20, 4)[:, :1]).all()
+
+
+def test_the_times_are_those_of_each_client_s_training_rows(tmp_path: Path) -> None:
+    days = np.random.default_rng(0).permutation(160)
+    lines = [f"{'ab'[day % 2]},{day},{day},{day // 2 % 2}" for day in days]
+    (tmp_path / "t.csv").write_text("\n".join(["site,day,copy,died", *lines]))
+    data = {"source": "csv", "path": "t.csv", "target": "died", "client": "site", "time": "day"}
+    own = Experiment.of({**TABLE, "data": data, "scenario": {"name": "natural"}, "model": {"name": "mlp"}})
+    federation = own.federation(tmp_path)
+    times = times_of(own, federation, tmp_path)
+    for place, (id, client) in enumerate(sorted(federation.items())):
+        assert sorted(times[id]) == list(range(place, 128, 2))  # the latest fifth is tested
+        copies = np.asarray(client.train.inputs(slice(None)))[:, 0]
+        assert np.corrcoef(times[id], copies)[0, 1] == pytest.approx(1)
