@@ -54,7 +54,7 @@ class Samples:
     int32 and int64 (token ids, category codes) stay whole numbers; booleans in a dict (masks) become 0 and 1 in int64.
     y: [N, ...] targets in the task's form, int64 class labels [N] for most tasks; rows: int64 indices into both (None:
     all); scale: turns stored values into inputs (None: x is used unchanged); in a dict it applies to uint8 arrays only.
-    person: int64 [N], equal for samples of one person, which tuning and advice keep together (None: independent).
+    person: int64 [N], equal for samples of one person (None: the samples are independent).
     """
 
     x: Inputs

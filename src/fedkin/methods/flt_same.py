@@ -36,6 +36,11 @@ from fedkin.methods.blocks.vectors import Array
 from fedkin.methods.blocks.watching import watch_members
 from fedkin.views import ClientView, ServerView
 
+# A signature's n counts persons, and the means weigh absent clients by samples.
+_SIGNED_AND_SIZE = [
+    {**fields, "size": COUNT.when(lambda at: at.method.stale)} if fields else {} for fields in SIGNED
+]  # fmt: skip
+
 
 class FltSame(Taskonomy, SigningMethod):
     """Clients send signatures of moments once; groups are clients that no test tells apart; then averages as in FLT.
@@ -62,7 +67,7 @@ class FltSame(Taskonomy, SigningMethod):
     def signs_again(self) -> bool:
         return self.regroup_every is not None or self.regroup_changed is not None
 
-    @phase(*({**fields, "size": COUNT.when(lambda at: at.method.stale)} if fields else {} for fields in SIGNED))
+    @phase(*_SIGNED_AND_SIZE)
     def sign_moments(self, client: ClientView, message: Message) -> Message:
         """The client's signature, by the plan in the message; with `stale` also the number of its samples."""
         client.state["signed"] = hash_of(client.train).hex()
