@@ -1,8 +1,8 @@
-"""The tables of docs/results/nothing-told.md: the cost of not knowing how clients differ, from the suite's stored runs.
+"""The tables of docs/results/nothing-told.md and docs/bench.md, from the stored runs of the suites full and quick.
 
     for method in local fedavg kin ditto ...; do fedkin bench $method --suite benchmarks/full_suite.py --store; done
     python benchmarks/nothing_told.py --csv docs/results/nothing-told.csv \\
-        --pages docs/results/nothing-told.md
+        --pages docs/results/nothing-told.md docs/bench.md
 
 Prints all tables, and writes those that a page has marks for.
 """
@@ -23,7 +23,8 @@ import numpy as np
 from full_suite import SUITE
 from scipy.stats import t as student
 
-from fedkin.running.bench import read_lines
+from fedkin.running.bench import rank_on_suite, read_lines
+from fedkin.running.suites import SUITES, Suite
 
 Lines = list[dict[str, Any]]
 SHOWN = 0.4  # share of federations on which a method has to be finished to be shown
@@ -150,6 +151,8 @@ def tables(runs: Runs) -> dict[str, str]:
         "federations": _by_federation(runs),
         "methods": _by_method(runs),
         "missing": _missing(runs),
+        "quick": _quick(),
+        "places": _places("kin", "ditto"),
     }
 
 
@@ -189,16 +192,16 @@ def _seeds(values: Sequence[str]) -> str:
     return values[0] if len(set(values)) == 1 else " ".join(values)
 
 
-def _is_at_border(runs: Runs, federation: str, method: str) -> bool:
+def _is_at_border(runs: Runs, suite: Suite, federation: str, method: str) -> bool:
     """Whether the rate that a method's tuning chose is the smallest or the largest of those that it tried."""
-    tried = SUITE.federations[federation].rates
+    tried = suite.federations[federation].rates
     return runs.finished[federation, method][0]["lr"] in (min(tried), max(tried))
 
 
 def _at_border(runs: Runs) -> str:
     """A sentence on how many rates lie at a border."""
     pairs = [(name, method) for name, method in runs.finished if name in runs.federations and method != NO_RATE]
-    count = sum(_is_at_border(runs, *pair) for pair in pairs)
+    count = sum(_is_at_border(runs, SUITE, *pair) for pair in pairs)
     return (
         f"**Tuning is short.** Each method chooses among three rates. For {count} of {len(pairs)} pairs of a method "
         "and a federation\nthe best is the smallest or the largest of them, so that a better one may lie outside."
@@ -235,7 +238,7 @@ def _by_method(runs: Runs) -> str:
             continue
         regrets = np.array([runs.regret(name, method).mean() for name in names])
         hurt = np.mean([runs.hurt(name, method) for name in names], axis=0)
-        border = sum(_is_at_border(runs, name, method) for name in names)
+        border = sum(_is_at_border(runs, SUITE, name, method) for name in names)
         within, worst = int((regrets <= 0.5).sum()), names[int(regrets.argmax())]
         seeds = min(len(runs.finished[name, method]) for name in names)
         row = [
@@ -265,6 +268,46 @@ def _missing(runs: Runs) -> str:
                 names.append(line["federation"])
     body = [[method, reason, ", ".join(names)] for (method, reason), names in reasons.items()]
     return _table(["method", "no figures because", "on"], body)
+
+
+def _quick() -> str:
+    """Each method's means on the suite quick, and on how many federations it is significantly above or below Local.
+
+    Mean ranks are among the methods that finished on all federations.
+    """
+    suite = SUITES["quick"]
+    lines = read_lines(suite.stored)
+    runs = Runs(lines, tuple(suite.seeds), len(suite.seeds))
+    ranks = rank_on_suite(suite, "kin", lines)[1]
+    assert ranks is not None
+    mean_rank = dict(zip(ranks.methods, ranks.ranks, strict=True))
+    body = []
+    for method in sorted(runs.methods, key=lambda method: mean_rank.get(method, np.inf)):
+        names = [name for name in suite.federations if (name, method) in runs.finished]
+        leads = [runs.apart(name, method, "local") for name in names]
+        above, below = (sum(sign * lead.mean() > half_width(lead) + 1e-9 for lead in leads) for sign in (1, -1))
+        means = [f"{runs.means(name, method).mean():.1f}" if name in names else "" for name in suite.federations]
+        body.append([method, f"{mean_rank[method]:.1f}" if method in mean_rank else "", *means, f"{above}, {below}"])
+    tuned = [(name, method) for name, method in runs.finished if method != NO_RATE]
+    count = sum(_is_at_border(runs, suite, *pair) for pair in tuned)
+    border = f"For {count} of {len(tuned)} pairs of a method and a federation the rate is at an end of the five tried."
+    return border + "\n\n" + _table(["method", "mean rank", *suite.federations, "above, below Local"], body)
+
+
+def _places(*methods: str) -> str:
+    """Where methods stand on the suite quick: mean, rank, and difference from the best simple method."""
+    suite = SUITES["quick"]
+    lines = read_lines(suite.stored)
+    body = [[name] for name in suite.federations]
+    for method in methods:
+        for row, place in zip(body, rank_on_suite(suite, method, lines)[0], strict=True):
+            gain = place["gain"]
+            row += [
+                f"{place['mean']:.1f}", f"{place['rank']} of {place['of']}",
+                f"{gain['value']:+.1f} ({gain['low']:+.1f} to {gain['high']:+.1f})",
+            ]  # fmt: skip
+    head = ["federation", *(text for method in methods for text in (method, "rank", "difference"))]
+    return _table(head, body)
 
 
 def write_csv(runs: Runs, path: Path) -> None:

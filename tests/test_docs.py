@@ -17,12 +17,9 @@ import tomli_w
 
 import fedkin
 from cli.invoked import fault
-from fedkin.analysis.intervals import over
 from fedkin.methods import METHODS
-from fedkin.running.bench import read_lines
 from fedkin.running.experiment import load
 from fedkin.running.papers import PaperTable
-from fedkin.running.suites import suite_of
 from support import module_at
 
 ROOT = Path(__file__).parents[1]
@@ -228,30 +225,6 @@ def test_every_method_has_its_page_and_its_place() -> None:
     assert set(METHODS) <= set(named)
     pages = {page.name for page in (DOCS / "methods").glob("*.md")} - {"index.md"}
     assert {target.partition("#")[0] for target in re.findall(r"\]\(([\w.#-]+)\)", text)} >= pages
-
-
-def test_pages_of_methods_say_how_they_stand_against_local() -> None:
-    lines = [line for line in read_lines(suite_of("quick").stored) if line["stage"] == "run"]
-    means = {(line["method"], line["federation"], line["seed"]): line["mean"] for line in lines}
-    for name in sorted(set(METHODS) - {"local", "given", "mapl-plus"}):
-        text = " ".join((DOCS / "methods" / f"{name}.md").read_text(encoding="utf-8").split())
-        counts = re.search(
-            r"significantly above Local on (\d+) of (\d+) federations and significantly below on (\d+)", text
-        )
-        gains: dict[str, list[float]] = {}
-        for method, federation, seed in means:
-            if method == name:
-                gain = means[name, federation, seed] - means["local", federation, seed]
-                gains.setdefault(federation, []).append(gain)
-        if not gains:
-            assert "has not been run on [bench](../bench.md) yet" in text, name
-            continue
-        intervals = [over(each) for each in gains.values()]
-        above = sum(one is not None and one.low > 0 for one in intervals)
-        below = sum(one is not None and one.high < 0 for one in intervals)
-        right = f"significantly above Local on {above} of {len(gains)} federations and significantly below on {below}"
-        assert counts is not None, f"{name}.md: write {right!r}"
-        assert counts[0] == right, name
 
 
 def test_the_reference_has_every_public_name() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 
 from fedkin.data.dataset import Dataset, Part
 from fedkin.federation import Federation, Scale, Task
+from fedkin.methods import METHODS
 
 
 @pytest.fixture(autouse=True)
@@ -182,6 +184,15 @@ def test_kin_s_lead_is_an_interval_over_the_federations_where_both_are_finished(
             lines += [line(method, seed, [mine + seed], name) for seed in (0, 1)]
     wanted = scipy.ttest_1samp(list(ahead.values()), 0).confidence_interval(0.95)
     assert runs_of(lines).lead("fedavg", [F, G, H]) == pytest.approx((6.0, wanted.low, wanted.high))
+
+
+def test_the_pages_have_the_tables_of_the_stored_runs() -> None:
+    module = import_module("nothing_told")
+    tables = module.tables(module.Runs(module.read_lines(module.SUITE.stored), module.SUITE.seeds))
+    for name in ("results/nothing-told.md", "bench.md"):
+        page = (Path(__file__).parents[2] / "docs" / name).read_text(encoding="utf-8")
+        assert module.filled(page, tables) == page, f"docs/{name}: run benchmarks/nothing_told.py"
+    assert set(METHODS) - {"given"} <= set(re.findall(r"^\| ([a-z-]+) \|", tables["quick"], re.MULTILINE))
 
 
 def test_tables_are_written_into_their_places(tmp_path: Path) -> None:
