@@ -26,7 +26,7 @@ RULE = (
     "all below 0. Each client is judged separately: of 100 clients without any difference, about 5 get a wrong "
     "verdict. "
     f"Too few: less than {LEAST_EVENTS} events or {LEAST_EVENTS} others in a risk task, less than {LEAST_SAMPLES} test "
-    "samples in other tasks."
+    "samples in other tasks; if persons are known, persons count."
 )
 
 

@@ -45,12 +45,12 @@ def risks_of(run: Result) -> dict[str, Any] | None:
     """
     if (pair := risks_in(outcomes for id, outcomes in run.outcomes.items() if id not in run.unseen)) is None:
         return None
-    risks, labels = pair
-    fit, share, events = calibration(risks, labels), float(labels.mean()), int(labels.sum())
+    risks, labels, persons = pair
+    fit, share, events = calibration(risks, labels, persons), float(labels.mean()), int(labels.sum())
     points = min(_POINTS, max(2, min(events, len(labels) - events) // _EVENTS_OF_A_POINT))
     return {
         "n": len(labels), "events": events, "brier": brier(risks, labels), "none": share * (1 - share),
-        "bins": [[round(value, 6) for value in bin[:4]] + [bin.n] for bin in curve(risks, labels, points)],
+        "bins": [[round(value, 6) for value in bin[:4]] + [bin.n] for bin in curve(risks, labels, points, persons)],
         "net": [round(value, 6) for value in decision_curve(risks, labels).tolist()],
         "slope": fit and [fit.slope, *fit.slope_interval], "large": fit and [fit.large, *fit.large_interval],
     }  # fmt: skip
