@@ -209,8 +209,9 @@ def test_more_seeds_on_the_same_samples_do_not_narrow_an_interval() -> None:
     assert over_seeds([one])[1] == pytest.approx(one[1:])
     assert over_seeds([one] * 5)[1] == pytest.approx(one[1:])
     mean, wide = over_seeds([[1.0, 0.5, 1.5], [1.4, 0.9, 1.9]])
-    # By hand: within (0.5 / 1.96)^2, between 0.08, times 1.5.
-    half = 1.959964 * np.sqrt((0.5 / 1.959964) ** 2 + 1.5 * 0.08)
+    # By hand: within (0.5 / 1.96)^2, between 0.08, times 1.5; Rubin's degrees of freedom for 2 seeds.
+    within, between = (0.5 / 1.959964) ** 2, 1.5 * 0.08
+    half = stats.t((1 + within / between) ** 2).ppf(0.975) * np.sqrt(within + between)
     assert (mean, wide.low, wide.high) == pytest.approx((1.2, 1.2 - half, 1.2 + half))
 
 
