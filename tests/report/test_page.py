@@ -27,6 +27,7 @@ from fedkin.report import collect as collecting
 from fedkin.report import graphs, write_report
 from fedkin.report.collect import collect
 from fedkin.report.features import FeatureBudget
+from fedkin.report.page import _notes
 from fedkin.report.paper import method_table, write_paper
 from fedkin.running.experiment import load
 from fedkin.running.grid import Runs, compare
@@ -149,6 +150,20 @@ def test_a_table_over_fewer_clients_says_so(comparison_folder: Path) -> None:
     assert "figures are over 2 of 6 clients" in method_table(
         {**data, "partial": "ROC-AUC: figures are over 2 of 6 clients"}
     )
+
+
+def test_fewer_than_half_a_client_that_loses_are_not_none(comparison_folder: Path) -> None:
+    data = collect([comparison_folder])
+    counts = {"gained": [3.5, 1.0], "lost": [0.4, 0.2], "apart": [4.1, 1.0], "few": [0.0, 0.0]}
+    assert "$3.5$ & $0.4$ &" in method_table({**data, "table": [{**row, **counts} for row in data["table"]]})
+
+
+def test_methods_with_other_seeds_are_named(comparison_folder: Path) -> None:
+    folders = [comparison_folder / name for name in ("local-seed0", "local-seed1", "fedavg-seed1")]
+    found = " ".join(_notes(collect(folders)))
+    assert "Not all methods have the same seeds" in found
+    assert "Local training 0, 1; FedAvg 1." in found
+    assert "same seeds" not in " ".join(_notes(collect([comparison_folder])))
 
 
 def test_a_table_of_methods_has_the_figures_of_the_page(comparison_folder: Path) -> None:

@@ -90,7 +90,7 @@ def figures_of(run: Result, gain: Gains | None) -> dict[str, float | None]:
     return {
         **{name: statistics.get(name) for name in ("mean", "pooled", "std", "worst10", "worst20", "variance")},
         # The mean of accuracies, weighted by test samples, equals the accuracy over all samples together.
-        "weighted": statistics.get("weighted", statistics.get("pooled")),
+        "weighted": statistics.get("pooled" if run.metric.name == "accuracy" else "weighted"),
         "unseen": (summary.get("unseen") or {}).get("mean"),
         "gap": summary.get("gap"),
         "bytes_up": summary["bytes"]["up"],

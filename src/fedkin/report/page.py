@@ -183,6 +183,8 @@ def _notes(data: Data) -> Iterator[str]:
         yield f"{data['partial']}."
     if seeds > 1:
         yield f"Mean over {seeds} seeds, ± half the 95 % interval over seeds (Student)."
+        if unlike := _unlike_seeds(data):
+            yield f"Not all methods have the same seeds, so their means differ also by these: {unlike}."
         if data["rerun"]["oneSplit"]:
             yield "All seeds have the same test rows (data.seed), so ± does not include the sampling of rows."
     if data["chosen"]:
@@ -193,6 +195,16 @@ def _notes(data: Data) -> Iterator[str]:
     for text in [*data["unlike"], untested] if untested else data["unlike"]:
         yield f"{text[:1].upper() + text[1:]}."
     yield from _missing_figures(data)
+
+
+def _unlike_seeds(data: Data) -> str:
+    """The seeds of each method; empty if all have the same."""
+    seeds: dict[str, list[int]] = {}
+    for run in data["runs"]:
+        seeds.setdefault(run["label"], []).append(run["seed"])
+    texts = {label: ", ".join(map(str, sorted(mine))) for label, mine in seeds.items()}
+    titles = titles_in(data)
+    return "; ".join(f"{titles[label]} {text}" for label, text in texts.items()) if len({*texts.values()}) > 1 else ""
 
 
 def _missing_figures(data: Data) -> Iterator[str]:

@@ -303,4 +303,6 @@ def _cell(value: Sequence[float] | None, seeds: int, scale: float, digits: int) 
     if value is None:
         return "--"
     half = rf" \pm {scale * value[1]:.{digits}f}" if seeds > 1 and value[1] and digits else ""
+    # A mean of numbers of clients over seeds: 0.4 clients that lose are not none.
+    digits = digits or int(value[0] % 1 > 0)
     return f"${scale * value[0]:.{digits}f}{half}$"
