@@ -17,8 +17,8 @@ from fedkin.settings import flat
 
 # The tables' names for the counts of verdicts.
 COUNTED: Mapping[str, Verdict] = dict(zip(("gained", "lost", "apart", "few"), VERDICTS, strict=True))
-# Accuracies are fractions of the same number of samples, so values closer than this are equal.
-_EQUAL = 1e-9
+# Metrics are of the same samples, so values closer than this differ by rounding.
+_EQUAL = 1e-12
 
 
 def mean_and_sd(values: Sequence[float | None]) -> tuple[float, float] | None:

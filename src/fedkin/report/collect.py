@@ -213,8 +213,8 @@ def _adds(of_method: Sequence[Result], runs: Sequence[Result]) -> list[float] | 
 
 
 def _six_digits(value: float | None) -> float | None:
-    """Round to six digits: more than the samples justify, and half the size on the page."""
-    return None if value is None else round(value, 6)
+    """Round to six digits: more than the samples justify, and half the size on the page. Counts stay whole."""
+    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 # -- how the runs were made, and how to make them again ----------------------------------------------------------------

@@ -214,4 +214,4 @@ def _withheld(reported: ReportRun) -> str:
 def _rounded_bounds(bounds: Sequence[float | int | None] | None) -> list[float] | None:
     if bounds is None or None in bounds:
         return None
-    return [round(float(end), 6) for end in bounds if end is not None]
+    return [float(f"{end:.6g}") for end in bounds if end is not None]
