@@ -121,6 +121,12 @@ def test_of_one_class_nothing_is_known() -> None:
     assert figure_interval("auc", one) is None
 
 
+@pytest.mark.parametrize("dice", [0.0, 1.0])
+def test_an_equal_dice_in_two_images_is_not_certain(dice: float) -> None:
+    for persons in (None, np.arange(2)):
+        assert figure_interval("dice", Outcomes("segmentation", np.full(2, dice), None, persons)) is None
+
+
 def test_errors_are_better_if_they_are_lower() -> None:
     rng = np.random.default_rng(6)
     theirs = rng.chisquare(2, 50)

@@ -218,7 +218,10 @@ def figure(metric_name: str, outcomes: Outcomes) -> float | None:
 
 
 def figure_interval(metric_name: str, outcomes: Outcomes, level: float = LEVEL) -> Interval | None:
-    """The interval of `figure`: Wilson, DeLong or a bootstrap of t, depending on the metric (see `intervals`)."""
+    """The interval of `figure`: Wilson, DeLong or a bootstrap of t, depending on the metric (see `intervals`).
+
+    None if it is unknown: without a figure, for one sample, and for a Dice that is the same in all samples.
+    """
     values, persons = outcomes.values, outcomes.persons
     if figure(metric_name, outcomes) is None:
         return None
@@ -230,7 +233,10 @@ def figure_interval(metric_name: str, outcomes: Outcomes, level: float = LEVEL) 
         return auc_interval(values, outcomes.labels, level, persons)
     bounds = mean_interval(values, level) if persons is None else mean_interval_of_persons(values, persons, level)
     most = 1.0 if METRICS[metric_name].share else math.inf
-    return None if bounds is None else Interval(max(bounds.low, 0.0), min(bounds.high, most))
+    # A Dice of 0 or 1 in a few images is not certain.
+    if bounds is None or (bounds.low == bounds.high and METRICS[metric_name].share):
+        return None
+    return Interval(max(bounds.low, 0.0), min(bounds.high, most))
 
 
 def counted_interval(metric_name: str, value: float, n: int, level: float = LEVEL) -> Interval | None:
