@@ -243,6 +243,13 @@ def test_folders_of_one_name_are_told_apart_by_more_of_their_paths(tmp_path: Pat
     assert "seeds" not in data["sentence"]
 
 
+def test_the_first_seed_is_the_lowest(tmp_path: Path) -> None:
+    """Not the first folder in the order of letters, seed10."""
+    data = collect([make_comparison(tmp_path / "made", (10, 9))])
+    assert [run["seed"] for run in data["runs"] if run["label"] == "sfmtl-graph"] == [9, 10]
+    assert data["runs"][data["shown"]]["seed"] == 9
+
+
 def test_runs_on_other_data_are_no_further_seeds(tmp_path: Path) -> None:
     """The row of a method would be the mean over both data sets."""
     for name, seeds in (("digits", (0, 1)), ("wine", (2, 3))):

@@ -28,7 +28,7 @@ from fedkin.report import graphs, write_report
 from fedkin.report.collect import collect
 from fedkin.report.features import FeatureBudget
 from fedkin.report.page import _notes
-from fedkin.report.paper import method_table, write_paper
+from fedkin.report.paper import _gains_caption, method_table, write_paper
 from fedkin.running.experiment import load
 from fedkin.running.grid import Runs, compare
 from report.fake_runs import data_in, make_comparison, make_run
@@ -178,6 +178,16 @@ def test_a_table_of_methods_has_the_figures_of_the_page(comparison_folder: Path)
     assert f"${100 * mean:.1f} \\pm {100 * spread:.1f}$" in local
     body = [line for line in lines if line.endswith(r"\\")]
     assert len({line.count("&") for line in body}) == 1
+
+
+def test_a_caption_names_only_intervals_and_verdicts_that_are_drawn(comparison_folder: Path) -> None:
+    data = collect([comparison_folder])
+    run = next(run for run in data["runs"] if run["label"] == "fedavg")
+    judged = {**run, "sure": {"verdict": ["gained"] * 6}}
+    assert "Not judged" in _gains_caption(data, run, 6)
+    assert "grey" not in _gains_caption(data, run, 6)
+    assert "Lines: 95 % intervals" in _gains_caption(data, judged, 150)
+    assert "Lines" not in _gains_caption(data, judged, 151)
 
 
 def test_figures_are_vectors_and_all_of_it_compiles(comparison_folder: Path, tmp_path: Path) -> None:

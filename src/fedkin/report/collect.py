@@ -72,12 +72,12 @@ def collect(places: Sequence[Path]) -> dict[str, Any]:
 
 
 def _runs(places: Sequence[Path]) -> list[Result]:
-    """The runs in these folders, the baselines Local and FedAvg first; raises RunError."""
+    """The runs in these folders, the baselines Local and FedAvg first, then by seed; raises RunError."""
     # A folder may be named twice: directly and inside another, or through a link.
     folders = list({folder.resolve(): folder for folder in find_runs(places)}.values())
     if not folders:
         raise RunError("name at least one run folder")
-    runs = sorted(map(read_run, folders), key=lambda run: (run.method != LOCAL, run.method != FEDAVG))
+    runs = sorted(map(read_run, folders), key=lambda run: (run.method != LOCAL, run.method != FEDAVG, run.seed))
     metric = runs[0].metric
     if odd := next((run for run in runs if run.metric != metric), None):
         raise RunError(
