@@ -34,6 +34,7 @@ from fedkin.running.loop import check_measures
 from fedkin.running.plugins import KINDS, add_installed, files_of, resolve_names, with_absolute_paths
 from fedkin.running.progress import ProgressOfSeveral, StopFlag
 from fedkin.settings import choose, expect, parse, place
+from fedkin.tasks import METRICS
 from fedkin.untrusted import escaped
 
 
@@ -104,7 +105,7 @@ class Comparison(Mapping[str, Mapping[int, Result]]):
 
 def _figure(row: Mapping[str, Any], name: str) -> str:
     """A mean over seeds, ± half its 95 % interval."""
-    return figure_text(row[name], student(len(row["seeds"])))
+    return figure_text(row[name], student(len(row["seeds"])), share=METRICS[row["metric"]].share)
 
 
 def _html(metric: str, rows: Sequence[Mapping[str, Any]], folder: Path | None, report: Path | None) -> str:

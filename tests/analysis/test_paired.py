@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from fedkin.analysis.intervals import wilson
 from fedkin.analysis.paired import (
     LEAST_EVENTS,
     LEAST_SAMPLES,
@@ -20,6 +21,7 @@ from fedkin.analysis.paired import (
     verdict,
     verdicts,
 )  # fmt: skip
+from fedkin.tasks import Kind
 from support import present
 
 
@@ -119,6 +121,12 @@ def test_of_one_class_nothing_is_known() -> None:
     assert figure_interval("auc", one) is None
 
 
+@pytest.mark.parametrize("dice", [0.0, 1.0])
+def test_an_equal_dice_in_two_images_is_not_certain(dice: float) -> None:
+    for persons in (None, np.arange(2)):
+        assert figure_interval("dice", Outcomes("segmentation", np.full(2, dice), None, persons)) is None
+
+
 def test_errors_are_better_if_they_are_lower() -> None:
     rng = np.random.default_rng(6)
     theirs = rng.chisquare(2, 50)
@@ -160,3 +168,55 @@ def test_outcomes_that_do_not_fit_are_refused() -> None:
     one, other = (Outcomes("risk", np.ones(2), np.array(labels)) for labels in ([0, 1], [1, 0]))
     with pytest.raises(ValueError, match=r"not of the same samples.*other labels"):
         difference("auc", one, other)
+
+
+def of_persons(rng: np.random.Generator, kind: Kind, persons: int, rows: int) -> tuple[Outcomes, Outcomes]:
+    """Two equally good models: the samples of a person are nearly equal for one model."""
+    person = np.repeat(np.arange(persons), rows)
+    labels = (rng.random(persons) < 0.4)[person].astype(np.int64) if kind == "risk" else None
+    shared = rng.normal(size=persons)[person]
+    scores = [shared + rng.normal(size=persons)[person] + 0.3 * rng.normal(size=len(person)) for _ in range(2)]
+    values = {
+        "classification": [(score > -1).astype(np.float64) for score in scores],
+        "risk": [score + (0 if labels is None else labels) for score in scores],
+        "regression": [score**2 for score in scores],
+    }[kind]
+    one, other = (Outcomes(kind, value, labels, person) for value in values)
+    return one, other
+
+
+@pytest.mark.parametrize(
+    ("metric", "kind"), [("accuracy", "classification"), ("auc", "risk"), ("squared_error", "regression")]
+)
+def test_samples_of_one_person_are_not_independent(metric: str, kind: Kind) -> None:
+    rng, wrong, apart = np.random.default_rng(11), 0, 0
+    for _ in range(200):
+        pair = of_persons(rng, kind, 40, 10)
+        found = difference(metric, *pair)
+        wrong += verdict(found) in ("gained", "hurt")
+        low, high = ends_of(found)
+        apart += (low > 0 or high < 0) != (present(p_value(metric, *pair)) < 0.05)
+    # As if independent: 90 or more of 200.
+    assert wrong <= stats.binom.ppf(0.999, 200, 0.05)
+    assert apart == 0
+
+
+@pytest.mark.parametrize(
+    ("metric", "kind"), [("accuracy", "classification"), ("auc", "risk"), ("squared_error", "regression")]
+)
+def test_an_interval_counts_persons(metric: str, kind: Kind) -> None:
+    one, _ = of_persons(np.random.default_rng(12), kind, 40, 1)
+    often = Outcomes(
+        kind, np.repeat(one.values, 10), None if one.labels is None else np.repeat(one.labels, 10),
+        np.repeat(np.arange(40), 10),
+    )  # fmt: skip
+    alone = Outcomes(kind, one.values, one.labels)
+    (low, high), (close, far) = (present(figure_interval(metric, each)) for each in (alone, often))
+    assert far - close == pytest.approx(high - low, rel=0.25)
+    assert often.independent == alone.independent
+    perfect = Outcomes("classification", np.ones(40), None, np.repeat(np.arange(4), 10))
+    assert present(figure_interval("accuracy", perfect)).low < present(wilson(4, 4)).low
+    nobody_else = Outcomes(kind, often.values, often.labels, np.zeros(400, dtype=np.int64))
+    if kind != "risk":
+        assert figure_interval(metric, nobody_else) is None
+        assert verdict(difference(metric, nobody_else, nobody_else)) == "too few"

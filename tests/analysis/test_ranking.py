@@ -46,6 +46,14 @@ def test_two_methods_are_compared_by_wilcoxon() -> None:
     assert found.p[0, 1] == pytest.approx(2 / 2**8)
 
 
+def test_a_difference_of_rounding_is_a_tie() -> None:
+    """One of six differences is 6e-17: five others of one sign are not significant."""
+    one, other = [0.91, 0.92, 0.93, 0.94, 0.95, 0.1 + 0.2], [0.90, 0.90, 0.90, 0.90, 0.90, 0.3]
+    found = diagram({"kin": one, "local": other})
+    assert found.p[0, 1] == pytest.approx(2 / 2**5)
+    assert found.ranks == pytest.approx((6.5 / 6, 11.5 / 6))
+
+
 def test_wilcoxon_with_holm_is_scikit_posthocs() -> None:
     # posthoc_wilcoxon(..., p_adjust="holm") of scikit-posthocs 0.17.1 on this table.
     table = np.random.default_rng(5).normal([0, 0.3, 0.8, 1.2], 1, (10, 4))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import fedkin
 from fedkin.analysis.intervals import added
@@ -19,7 +21,7 @@ from fedkin.flow import PeerMethod
 from fedkin.learning.metrics import Score
 from fedkin.methods import METHODS
 from fedkin.records import reading
-from fedkin.records.comparison import comparison_rows, over_how_many, unequal_conditions
+from fedkin.records.comparison import comparison_rows, figures_of, over_how_many, unequal_conditions
 from fedkin.records.controls import controls_of, with_controls
 from fedkin.records.metrics import privacy_sentence, privacy_spent
 from fedkin.report import write_report
@@ -30,7 +32,8 @@ from fedkin.running.experiment import Experiment, load
 from fedkin.running.grid import Runs, compare
 from fedkin.running.loop import run_experiment
 from fedkin.tasks import METRICS, Kind
-from support import present, printed
+from support import changed, present, printed
+from task_kinds import federation_of
 from tiny import TABLE, assert_equal_runs, cut
 
 SMALL: dict[str, Any] = {**TABLE, "training": {**TABLE["training"], "rounds": 3}}
@@ -52,6 +55,18 @@ def test_a_control_has_its_methods_settings_then_its_own() -> None:
     one, other = experiment.for_method("fedu@self"), experiment.for_method("fedu@random")
     assert (one.training.lr, one.method.lam, one.method.graph.control) == (0.7, 0.2, "self")  # type: ignore[union-attr]
     assert (other.training.lr, other.method.graph.control) == (0.3, "random")  # type: ignore[union-attr]
+
+
+def test_no_weighted_mean_is_known_if_no_client_has_a_value() -> None:
+    """Each client's test samples are of one class: the ROC-AUC of all samples together is no mean of theirs."""
+    made = federation_of("risk", unseen=0)
+    for number, id in enumerate(made):
+        test = made[id].test
+        made = changed(made, id, test=replace(test, y=torch.full_like(test.y, number % 2)))
+    result = fedkin.run("fedavg", made, rounds=1, training={"local_steps": 1})
+    figures = figures_of(result, None)
+    assert (figures["mean"], figures["weighted"]) == (None, None)
+    assert figures["pooled"] is not None
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 import fedkin
 from fedkin.analysis.paired import figure
@@ -18,7 +20,7 @@ from fedkin.records.metrics import value_of
 from fedkin.records.outcomes import FILE, calibration_of, outcomes_of, read_outcomes, write_outcomes
 from fedkin.records.run import read_run
 from fedkin.tasks import METRICS
-from support import present, small_federation
+from support import changed, present, small_federation
 from task_kinds import TASKS, federation_of, model_of
 
 PLAN = {"local_steps": 3, "batch_size": 8, "lr": 0.05}
@@ -63,6 +65,29 @@ def test_a_risk_tasks_summary_has_brier_score_and_calibration(tmp_path: Path) ->
     assert calibration_of(run("classification").outcomes) == {}
 
 
+def test_persons_of_test_samples_are_kept_and_counted(tmp_path: Path) -> None:
+    """Each test sample of three clients stands four times: as if once, and the last client's persons are not known."""
+    federation = federation_of("risk", unseen=0)
+    often = torch.arange(14).repeat_interleave(4)
+    for id in list(federation)[:-1]:
+        test = federation[id].test
+        rows = replace(test.take(often).own(), person=often + 100)
+        federation = changed(federation, id, test=rows)
+    made = fedkin.run("fedavg", federation, rounds=2, training=PLAN, out=tmp_path / "run")
+    read = read_run(tmp_path / "run")
+    for id, outcomes in read.outcomes.items():
+        known = id != "s4"
+        assert (outcomes.persons is not None) == (present(made.outcomes[id]).persons is not None) == known
+        assert not known or present(outcomes.persons).tolist() == (often.tolist())
+        assert outcomes.independent[0] == 14
+    bare = {id: replace(each, persons=None) for id, each in read.outcomes.items()}
+    wide, narrow = calibration_of(read.outcomes), calibration_of(bare)
+    width = [present(each["slope_high"]) - present(each["slope_low"]) for each in (wide, narrow)]
+    assert wide["slope"] == narrow["slope"]
+    assert width[0] > 1.5 * width[1]
+    assert read.summary["calibration"] == wide
+
+
 def test_differences_to_another_run_are_of_the_same_samples() -> None:
     made, alone = run("classification"), run("classification", method="local")
     found = made.difference(alone)
@@ -97,8 +122,8 @@ def test_odd_tables_are_refused(tmp_path: Path) -> None:
 
 def test_nothing_is_written_where_no_sample_is_known(tmp_path: Path) -> None:
     scores = {"a": Score(5, 0.1, 4), "b": Score(3, 0.2, 0, (None, None))}
-    assert write_outcomes(tmp_path, METRICS["accuracy"], scores) is None
-    assert write_outcomes(tmp_path, METRICS["auc"], scores) is None
+    assert write_outcomes(tmp_path, outcomes_of(METRICS["accuracy"], scores)) is None
+    assert write_outcomes(tmp_path, outcomes_of(METRICS["auc"], scores)) is None
     assert not (tmp_path / FILE).exists()
     diverged = {"a": Score(2, 0.1, 0, (float("inf"),), outcomes=np.array([1.0, np.inf], "<f4").tobytes())}
     assert outcomes_of(METRICS["squared_error"], diverged) == {}

@@ -203,21 +203,34 @@ def change(folder: Path, section: str) -> Path:
 @given(
     st.dictionaries(
         _PATHS,
-        st.tuples(st.sampled_from(["local", "mapl"]), st.integers(0, 1), st.sampled_from(["", "mine", "mine@self"])),
+        st.tuples(
+            st.sampled_from(["local", "mapl"]),
+            st.integers(0, 2),
+            st.sampled_from(["", "mine", "mine@self"]),
+            st.sampled_from([0.1, 0.3]),
+        ),
         min_size=1,
     )
 )
-def test_no_two_runs_have_one_label_and_seed(kinds: dict[Path, tuple[str, int, str]]) -> None:
+def test_no_two_runs_have_one_label_and_seed_or_one_label_and_other_settings(
+    kinds: dict[Path, tuple[str, int, str, float]],
+) -> None:
     runs: Any = [
-        SimpleNamespace(folder=folder, method=method, seed=seed, label=label)
-        for folder, (method, seed, label) in kinds.items()
-    ]
+        SimpleNamespace(
+            folder=folder, method=method, seed=seed, label=label,
+            settings={"training": {"lr": lr}, "data": {"seed": seed}, "run": {"seed": seed, "workers": lr}},
+        )
+        for folder, (method, seed, label, lr) in kinds.items()
+    ]  # fmt: skip
     labels = labels_of(runs)
     assert len({(label, run.seed) for label, run in zip(labels, runs, strict=True)}) == len(runs)
+    rates = {(label, run.settings["training"]["lr"]) for label, run in zip(labels, runs, strict=True)}
+    assert len(rates) == len(set(labels))
     for label, run in zip(labels, runs, strict=True):
         name = run.label or run.method
-        mine = [other.seed for other in runs if (other.label or other.method) == name]
-        assert (label == name) == (len(set(mine)) == len(mine))
+        mine = [other for other in runs if (other.label or other.method) == name]
+        rates_of_mine = {other.settings["training"]["lr"] for other in mine}
+        assert (label == name) == (len({other.seed for other in mine}) == len(mine) and len(rates_of_mine) == 1)
         assert label.startswith(name)
 
 
@@ -228,6 +241,24 @@ def test_folders_of_one_name_are_told_apart_by_more_of_their_paths(tmp_path: Pat
     assert [method["method"] for method in data["methods"]] == ["local", "local"]
     assert [row["seeds"] for row in data["table"]] == [1, 1]
     assert "seeds" not in data["sentence"]
+
+
+def test_the_first_seed_is_the_lowest(tmp_path: Path) -> None:
+    """Not the first folder in the order of letters, seed10."""
+    data = collect([make_comparison(tmp_path / "made", (10, 9))])
+    assert [run["seed"] for run in data["runs"] if run["label"] == "sfmtl-graph"] == [9, 10]
+    assert data["runs"][data["shown"]]["seed"] == 9
+
+
+def test_runs_on_other_data_are_no_further_seeds(tmp_path: Path) -> None:
+    """The row of a method would be the mean over both data sets."""
+    for name, seeds in (("digits", (0, 1)), ("wine", (2, 3))):
+        for seed in seeds:
+            folder = make_run(tmp_path / name / f"fedavg-seed{seed}", "fedavg", seed)
+            path = folder / "experiment.toml"
+            path.write_text(path.read_text().replace("digits", name))
+    table = collect([tmp_path / "digits", tmp_path / "wine"])["table"]
+    assert [(row["label"], row["seeds"]) for row in table] == [("fedavg (digits)", 2), ("fedavg (wine)", 2)]
 
 
 def test_a_folder_named_twice_is_one_run(tmp_path: Path) -> None:

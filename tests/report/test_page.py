@@ -27,7 +27,8 @@ from fedkin.report import collect as collecting
 from fedkin.report import graphs, write_report
 from fedkin.report.collect import collect
 from fedkin.report.features import FeatureBudget
-from fedkin.report.paper import method_table, write_paper
+from fedkin.report.page import _notes
+from fedkin.report.paper import _gains_caption, method_table, write_paper
 from fedkin.running.experiment import load
 from fedkin.running.grid import Runs, compare
 from report.fake_runs import data_in, make_comparison, make_run
@@ -151,6 +152,20 @@ def test_a_table_over_fewer_clients_says_so(comparison_folder: Path) -> None:
     )
 
 
+def test_fewer_than_half_a_client_that_loses_are_not_none(comparison_folder: Path) -> None:
+    data = collect([comparison_folder])
+    counts = {"gained": [3.5, 1.0], "lost": [0.4, 0.2], "apart": [4.1, 1.0], "few": [0.0, 0.0]}
+    assert "$3.5$ & $0.4$ &" in method_table({**data, "table": [{**row, **counts} for row in data["table"]]})
+
+
+def test_methods_with_other_seeds_are_named(comparison_folder: Path) -> None:
+    folders = [comparison_folder / name for name in ("local-seed0", "local-seed1", "fedavg-seed1")]
+    found = " ".join(_notes(collect(folders)))
+    assert "Not all methods have the same seeds" in found
+    assert "Local training 0, 1; FedAvg 1." in found
+    assert "same seeds" not in " ".join(_notes(collect([comparison_folder])))
+
+
 def test_a_table_of_methods_has_the_figures_of_the_page(comparison_folder: Path) -> None:
     data = collect([comparison_folder])
     lines = method_table(data).splitlines()
@@ -163,6 +178,16 @@ def test_a_table_of_methods_has_the_figures_of_the_page(comparison_folder: Path)
     assert f"${100 * mean:.1f} \\pm {100 * spread:.1f}$" in local
     body = [line for line in lines if line.endswith(r"\\")]
     assert len({line.count("&") for line in body}) == 1
+
+
+def test_a_caption_names_only_intervals_and_verdicts_that_are_drawn(comparison_folder: Path) -> None:
+    data = collect([comparison_folder])
+    run = next(run for run in data["runs"] if run["label"] == "fedavg")
+    judged = {**run, "sure": {"verdict": ["gained"] * 6}}
+    assert "Not judged" in _gains_caption(data, run, 6)
+    assert "grey" not in _gains_caption(data, run, 6)
+    assert "Lines: 95 % intervals" in _gains_caption(data, judged, 150)
+    assert "Lines" not in _gains_caption(data, judged, 151)
 
 
 def test_figures_are_vectors_and_all_of_it_compiles(comparison_folder: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,13 @@ from fedkin.records.reading import VALIDATION
 from fedkin.records.run import Result, find_runs, read_run
 from fedkin.report import write_report
 from fedkin.report.collect import collect
+from fedkin.report.page import _comparison
 from fedkin.report.ranks import Entry, entries, ranking, svg
 from fedkin.report.sections import over_seeds
 from fedkin.report.sentence import validation_in
 from fedkin.report.tables import comparison, left_out, one_run
 from report.fake_runs import make_comparison, make_run
-from support import present, printed, small_federation
+from support import changed, present, printed, small_federation
 from task_kinds import federation_of
 
 PLAN = {"local_steps": 3, "batch_size": 8, "lr": 0.05}
@@ -209,9 +211,31 @@ def test_more_seeds_on_the_same_samples_do_not_narrow_an_interval() -> None:
     assert over_seeds([one])[1] == pytest.approx(one[1:])
     assert over_seeds([one] * 5)[1] == pytest.approx(one[1:])
     mean, wide = over_seeds([[1.0, 0.5, 1.5], [1.4, 0.9, 1.9]])
-    # By hand: within (0.5 / 1.96)^2, between 0.08, times 1.5.
-    half = 1.959964 * np.sqrt((0.5 / 1.959964) ** 2 + 1.5 * 0.08)
+    # By hand: within (0.5 / 1.96)^2, between 0.08, times 1.5; Rubin's degrees of freedom for 2 seeds.
+    within, between = (0.5 / 1.959964) ** 2, 1.5 * 0.08
+    half = stats.t((1 + within / between) ** 2).ppf(0.975) * np.sqrt(within + between)
     assert (mean, wide.low, wide.high) == pytest.approx((1.2, 1.2 - half, 1.2 + half))
+
+
+def test_small_errors_are_not_shown_as_0(tmp_path: Path) -> None:
+    """Targets of about 1e-4 have squared errors of 1e-8."""
+    made = federation_of("regression", unseen=0)
+    for id, client in made.items():
+        train, test = (replace(part, y=1e-4 * part.y) for part in (client.train, client.test))
+        made = changed(made, id, train=train, test=test)
+    found = fedkin.compare(made, ["local", "fedavg"], rounds=1, model="linear", training=PLAN, out=tmp_path / "runs")
+    data = collect([tmp_path / "runs"])
+    run, gains = data["runs"][1], found["fedavg"][0].gains(found["local"][0])
+    assert run["gain"] == pytest.approx(list(gains.values()), rel=1e-5, abs=0)
+    assert run["curve"]["mean"] == pytest.approx([found["fedavg"][0].value], rel=1e-5, abs=0)
+    ends = found["fedavg"][0].intervals()["s0"]
+    assert run["sure"]["own"][0] == pytest.approx(list(ends), rel=1e-5, abs=0)
+    value = f"{found['fedavg'][0].value:.3g}"
+    for text in (printed(comparison(found.rows), 80), repr(found), found._repr_html_()):
+        assert value in text
+    assert f"{found['fedavg'][0].value:.4g}" in printed(one_run(found["fedavg"][0]), 80)
+    row = _comparison(data)["rows"][1]
+    assert row[1] == f"{found['fedavg'][0].value:.4g}".replace("-", "−")
 
 
 # -- tables in a terminal ------------------------------------------------------------------------------------------

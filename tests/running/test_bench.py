@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+import fedkin
 from fedkin.errors import ConfigError, MethodError, RunError
 from fedkin.flow import ServerFlow
 from fedkin.methods import METHODS
@@ -20,7 +21,7 @@ from fedkin.methods.fedu import FedU
 from fedkin.methods.local import Local
 from fedkin.records.files import read_json
 from fedkin.report.bench_page import headline, page
-from fedkin.running.bench import bench, mean_gain, points, rank_on_suite, read_lines, store
+from fedkin.running.bench import _figures, bench, mean_gain, points, rank_on_suite, read_lines, store
 from fedkin.running.suites import SUITES, Entry, Suite, suite_of
 from fedkin.views import ServerView
 from support import present, small_federation
@@ -46,6 +47,13 @@ def test_controls_run_with_the_methods_rate_and_are_stored_with_it(tiny: Suite, 
     local = [line for line in read_lines(tmp_path / "local" / "runs.jsonl") if line["stage"] == "run"]
     if local[0]["lr"] == place["lr"]:
         assert alone == {line["seed"]: line["points"] for line in local}
+
+
+def test_a_message_between_peers_is_counted_once() -> None:
+    federation = small_federation()
+    result = fedkin.run("dfedavgm", federation, rounds=1, model="linear", training={"local_steps": 1})
+    ways = result.summary["bytes"]
+    assert _figures(federation, result)["bytes"] == ways["up"] == ways["down"] > 0
 
 
 @pytest.mark.slow

@@ -12,12 +12,12 @@ import numpy as np
 
 from fedkin.advice.candidates import CANDIDATES, HEADS, Shape, shapes_of
 from fedkin.advice.choice import (
+    LEVEL,
     Judged,
     Marked,
     Marks,
     Option,
     Trials,
-    difference_of,
     enough_for_verdict,
     outcomes_of,
     units_of,
@@ -25,7 +25,7 @@ from fedkin.advice.choice import (
 from fedkin.advice.partners import MOST, PartnerValues, coalition_shapes, coalitions_of, worth_of
 from fedkin.advice.result import Advice, OfClient
 from fedkin.advice.work import LATEST, Bench, Folds, Outputs, Progress, Work, folds_of, method_of, trained, tried_parts
-from fedkin.analysis.paired import Difference
+from fedkin.analysis.paired import Difference, difference
 from fedkin.errors import ConfigError, DataError, RunError
 from fedkin.federation import Federation
 from fedkin.federation.arrays import Floats
@@ -330,10 +330,13 @@ def _advice(federation: Federation, work: Work, judgeable: _Judgeable, judged: J
         if not len(test) or not shape.partners(id):
             return None
         mine, local = (
-            outcomes_of(task, infer(net, module, run.models[id], "logits", test), test.labels())
+            replace(
+                outcomes_of(task, infer(net, module, run.models[id], "logits", test), test.labels()),
+                persons=units_of(test),
+            )
             for run in (shared, alone)
         )
-        return difference_of(task, mine, local, units_of(test))
+        return difference(task.metric.name, mine, local, LEVEL)
 
     clients = tuple(
         OfClient(

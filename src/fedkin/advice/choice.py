@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from fedkin.advice.candidates import HEADS
-from fedkin.analysis.intervals import components, normal
-from fedkin.analysis.paired import Difference, Outcomes, difference, enough
+from fedkin.analysis.intervals import components, normal, unit_counts, variance_of_units
+from fedkin.analysis.paired import Outcomes, enough
 from fedkin.federation import Samples
 from fedkin.federation.arrays import Floats, Ints
 from fedkin.learning.losses import per_sample
@@ -174,24 +174,14 @@ def gain_over(mine: Sequence[Marks], theirs: Sequence[Marks]) -> Estimate | None
     weight = weight / weight.sum()
     value = sum(w * float(np.mean([side.mean() for side in part])) for w, part in zip(weight, parts, strict=True))
     units = [one.units for one in mine if one.units is not None]
-    variance = _variance_of_units(parts, weight, units) if units else _variance_within(parts, weight)
+    variance = variance_of_units(parts, weight, units) if units else _variance_within(parts, weight)
     if variance is None:
         return None
     if mine[0].kind == "classification":
         # Two models that agree on n samples may differ on the next one: as if one more sample were right for only one.
-        n = _counts(units)[0] if units else sum(len(part[0]) for part in parts)
+        n = unit_counts(units)[0] if units else sum(len(part[0]) for part in parts)
         variance += 1 / n**2
     return Estimate(float(value), float(variance))
-
-
-def difference_of(task: Task, mine: Outcomes, theirs: Outcomes, units: Ints | None) -> Difference:
-    """How much better one model is than another on test samples, with an interval; units: the person of each sample."""
-    found = difference(task.metric.name, mine, theirs, LEVEL)
-    one, other = (marks_of(each, units=units) for each in (mine, theirs))
-    if units is None or one is None or other is None:
-        return found
-    gain = gain_over([one], [other])
-    return found._replace(low=None, high=None) if gain is None else found._replace(low=gain.low, high=gain.high)
 
 
 def _variance_within(parts: Sequence[tuple[Floats, ...]], weight: Floats) -> float | None:
@@ -204,27 +194,6 @@ def _variance_within(parts: Sequence[tuple[Floats, ...]], weight: Floats) -> flo
         spread = sum(float(np.square(side - side.mean()).sum()) for side in sides) / free
         variance += sum(w * w * spread / len(side) for w, side in zip(weight, sides, strict=True))
     return variance
-
-
-def _variance_of_units(
-    parts: Sequence[tuple[Floats, ...]], weight: Floats, units: Sequence[tuple[Ints, ...]]
-) -> float | None:
-    """As `_variance_within`, from the spread over units; a unit with numbers on both sides counts once."""
-    counts = _counts(units)
-    if min(counts) <= len(parts):
-        return None
-    factors = [math.sqrt(n / (n - len(parts))) for n in counts]
-    variance = 0.0
-    for w, sides, its in zip(weight, parts, units, strict=True):
-        influence = [w * factor * (side - side.mean()) / len(side) for factor, side in zip(factors, sides, strict=True)]
-        of_unit = np.unique(np.concatenate(its), return_inverse=True)[1]
-        variance += float(np.square(np.bincount(of_unit, np.concatenate(influence))).sum())
-    return variance
-
-
-def _counts(units: Sequence[tuple[Ints, ...]]) -> list[int]:
-    """The number of units on each side; no unit is in two folds."""
-    return [sum(len(np.unique(each)) for each in side) for side in zip(*units, strict=True)]
 
 
 def _weight(part: tuple[Floats, ...]) -> float:

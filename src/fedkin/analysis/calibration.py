@@ -9,7 +9,7 @@ import numpy.typing as npt
 import scipy
 from scipy import special
 
-from fedkin.analysis.intervals import LEVEL, Interval, normal, wilson
+from fedkin.analysis.intervals import LEVEL, Interval, Persons, normal, rate_interval_of_persons, wilson
 
 Values = npt.NDArray[np.float64]
 # A risk of exactly 0 or 1 has no logit.
@@ -60,10 +60,11 @@ def brier(risks: Any, labels: Any) -> float:
     return float(np.mean((p - y) ** 2))
 
 
-def curve(risks: Any, labels: Any, bins: int = 10) -> list[Bin]:
+def curve(risks: Any, labels: Any, bins: int = 10, persons: Persons | None = None) -> list[Bin]:
     """Calibration curve over at most `bins` groups with about equally many samples, from low to high risk.
 
-    Equal risks stay in one group, so there may be fewer groups.
+    Equal risks stay in one group, so there may be fewer groups. persons: [n], equal for samples of one person, which
+    are not independent.
 
     >>> [(round(one.predicted, 2), one.observed, one.n) for one in curve([0.1, 0.2, 0.8, 0.9], [0, 0, 1, 1], 2)]
     [(0.15, 0.0, 2), (0.85, 1.0, 2)]
@@ -75,15 +76,18 @@ def curve(risks: Any, labels: Any, bins: int = 10) -> list[Bin]:
     for each in np.unique(place):
         inside = place == each
         right, n = float(y[inside].sum()), int(inside.sum())
-        low, high = wilson(right, n) or (0.0, 1.0)
+        known = wilson(right, n) if persons is None else rate_interval_of_persons(y[inside], persons[inside])
+        low, high = known or (0.0, 1.0)
         points.append(Bin(float(p[inside].mean()), right / n, low, high, n))
     return points
 
 
-def calibration(risks: Any, labels: Any) -> Calibration | None:
+def calibration(risks: Any, labels: Any, persons: Persons | None = None) -> Calibration | None:
     """Calibration slope and intercepts by maximum likelihood; None if they do not exist.
 
-    They do not exist with only one class, with equal risks, and if a threshold separates the classes.
+    They do not exist with only one class, with equal risks, and if a threshold separates the classes. persons: [n],
+    equal for samples of one person, which are not independent: the standard errors are cluster-robust (Liang and
+    Zeger, 1986).
 
     >>> found = calibration([0.1, 0.2, 0.3, 0.6, 0.7, 0.9, 0.4, 0.5], [0, 0, 1, 1, 0, 1, 0, 1])
     >>> round(found.slope, 2), round(found.large, 2)
@@ -95,8 +99,8 @@ def calibration(risks: Any, labels: Any) -> Calibration | None:
     at = special.logit(np.clip(p, _EDGE, 1 - _EDGE))
     if np.ptp(at) < 1e-9 or _separated(at, y):
         return None
-    both = _logistic(np.column_stack([np.ones_like(at), at]), y, np.zeros_like(at))
-    fixed = _logistic(np.ones((len(at), 1)), y, at)
+    both = _logistic(np.column_stack([np.ones_like(at), at]), y, np.zeros_like(at), persons)
+    fixed = _logistic(np.ones((len(at), 1)), y, at, persons)
     if both is None or fixed is None:
         return None
     (intercept, slope), errors = both
@@ -133,7 +137,7 @@ def _separated(at: Values, y: Values) -> bool:
     return bool(ones.min() >= zeros.max() or ones.max() <= zeros.min())
 
 
-def _logistic(x: Values, y: Values, offset: Values) -> tuple[Values, Values] | None:
+def _logistic(x: Values, y: Values, offset: Values, persons: Persons | None) -> tuple[Values, Values] | None:
     """Maximum-likelihood coefficients and their standard errors; None if the likelihood has no maximum."""
 
     def loss(w: Values) -> tuple[float, Values]:
@@ -146,7 +150,13 @@ def _logistic(x: Values, y: Values, offset: Values) -> tuple[Values, Values] | N
 
     fit = scipy.optimize.minimize(loss, np.zeros(x.shape[1]), jac=True, hess=hessian, method="trust-exact", tol=1e-8)
     try:
-        errors = np.sqrt(np.diag(np.linalg.inv(hessian(fit.x))))
+        covariance = np.linalg.inv(hessian(fit.x))
+        if persons is not None:
+            score = x * (y - special.expit(x @ fit.x + offset))[:, None]
+            person, count = np.unique(persons, return_inverse=True)[1], len(np.unique(persons))
+            sums = np.column_stack([np.bincount(person, column) for column in score.T])
+            covariance = covariance @ (sums.T @ sums) @ covariance * count / max(count - 1, 1)
+        errors = np.sqrt(np.diag(covariance))
     except np.linalg.LinAlgError:
         return None
     return (np.asarray(fit.x), errors) if np.isfinite(errors).all() else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +12,7 @@ import scipy
 from scipy import special
 
 Values = npt.NDArray[np.float64]
+Persons = npt.NDArray[np.int64]
 
 LEVEL = 0.95
 # From this number of values on, the mean of skewed values is normal enough for Student's interval, which is faster.
@@ -37,7 +38,7 @@ def normal(level: float) -> float:
     return float(special.ndtri((1 + level) / 2))
 
 
-def wilson(right: float, n: int, level: float = LEVEL) -> Interval | None:
+def wilson(right: float, n: float, level: float = LEVEL) -> Interval | None:
     """Wilson's score interval of a rate, `right` of `n` (Wilson, 1927); None if n is 0.
 
     >>> low, high = wilson(9, 10)
@@ -72,26 +73,94 @@ def components(scores: Any, labels: Any) -> tuple[Values, Values]:
     return below(ones, zeros), 1 - below(zeros, ones)
 
 
-def auc_interval(scores: Any, labels: Any, level: float = LEVEL) -> Interval:
+def variance_of_units(
+    parts: Sequence[tuple[Values, ...]], weight: Values, units: Sequence[tuple[Persons, ...]]
+) -> float | None:
+    """The variance of a weighted sum over parts of their sides' means, from the spread over units, such as persons.
+
+    Samples of one unit are not independent, so deviations are summed within units (cluster-robust; Obuchowski,
+    Biometrics 1997). A unit with numbers on several sides counts once; no unit is in two parts. units: of each number.
+    None if a side has too few units.
+    """
+    counts = unit_counts(units)
+    if min(counts) <= len(parts):
+        return None
+    factors = [math.sqrt(n / (n - len(parts))) for n in counts]
+    variance = 0.0
+    for w, sides, its in zip(weight, parts, units, strict=True):
+        influence = [w * factor * (side - side.mean()) / len(side) for factor, side in zip(factors, sides, strict=True)]
+        of_unit = np.unique(np.concatenate(its), return_inverse=True)[1]
+        variance += float(np.square(np.bincount(of_unit, np.concatenate(influence))).sum())
+    return variance
+
+
+def unit_counts(units: Sequence[tuple[Persons, ...]]) -> list[int]:
+    """The number of units on each side; no unit is in two parts."""
+    return [sum(len(np.unique(each)) for each in side) for side in zip(*units, strict=True)]
+
+
+def mean_variance(sides: tuple[Values, ...], persons: tuple[Persons, ...]) -> tuple[float, int] | None:
+    """(variance of the sum of the sides' means, its degrees of freedom); None if a side has fewer than 2 persons."""
+    variance = variance_of_units([sides], np.ones(1), [persons])
+    return None if variance is None else (variance, min(unit_counts([persons])) - 1)
+
+
+def student(level: float, freedom: float) -> float:
+    """The quantile t of Student's distribution with P(|T| < t) = level."""
+    normal(level)
+    return float(special.stdtrit(freedom, (1 + level) / 2))
+
+
+def mean_interval_of_persons(values: Any, persons: Persons, level: float = LEVEL) -> Interval | None:
+    """Student's interval of the mean of values [n] if samples of a person are not independent; None for one person."""
+    sample = np.asarray(values, dtype=np.float64)
+    found = mean_variance((sample,), (persons,))
+    if found is None:
+        return None
+    mean, half = float(sample.mean()), student(level, found[1]) * math.sqrt(found[0])
+    return Interval(mean - half, mean + half)
+
+
+def rate_interval_of_persons(right: Any, persons: Persons, level: float = LEVEL) -> Interval | None:
+    """Wilson's interval of a rate if samples of a person are not independent; right: [n] of 0 and 1.
+
+    Its number of samples is that of independent ones with the variance of these (Korn and Graubard, 1998); if all
+    samples are equal, the number of persons. None for one person.
+    """
+    sample = np.asarray(right, dtype=np.float64)
+    found = mean_variance((sample,), (persons,))
+    if found is None:
+        return None
+    (variance, freedom), rate = found, float(sample.mean())
+    many = min(rate * (1 - rate) / variance, float(len(sample))) if variance > 0 else float(freedom + 1)
+    many *= (normal(level) / student(level, freedom)) ** 2
+    return wilson(rate * many, many, level)
+
+
+def auc_interval(scores: Any, labels: Any, level: float = LEVEL, persons: Persons | None = None) -> Interval:
     """Interval of the ROC-AUC of scores [n] for labels of which some are 0 and some are 1.
 
     DeLong's variance on the logit scale, which keeps the interval inside 0..1. If this variance is 0 or unknown (an AUC
     of 0 or 1, one sample of a class), Newcombe's method 5 (2006): all AUCs that are less than z standard errors away,
     with the standard error of Hanley and McNeil (1982) at that AUC.
+    persons: [n], equal for samples of one person, which are not independent: persons are then counted, and the variance
+    is that over persons (`variance_of_units`).
 
     >>> low, high = auc_interval([0.1, 0.4, 0.35, 0.8, 0.7, 0.2], [0, 0, 1, 1, 1, 0])
     >>> round(low, 2), round(high, 2)
     (0.26, 0.99)
     """
-    ones, zeros = components(scores, labels)
-    z, auc = normal(level), float(ones.mean())
-    if min(len(ones), len(zeros)) > 1 and 0 < auc < 1:
-        variance = ones.var(ddof=1) / len(ones) + zeros.var(ddof=1) / len(zeros)
-        if variance > 0:
-            half = z * math.sqrt(variance) / (auc * (1 - auc))
-            at = special.logit(auc)
-            return Interval(float(special.expit(at - half)), float(special.expit(at + half)))
-    return _newcombe(auc, len(ones), len(zeros), z)
+    event, sides = np.asarray(labels) == 1, components(scores, labels)
+    z, auc = normal(level), float(sides[0].mean())
+    each = np.arange(len(event)) if persons is None else persons
+    units = each[event], each[~event]
+    found = mean_variance(sides, units) if 0 < auc < 1 else None
+    if found is not None and found[0] > 0:
+        half = z * math.sqrt(found[0]) / (auc * (1 - auc))
+        at = special.logit(auc)
+        return Interval(float(special.expit(at - half)), float(special.expit(at + half)))
+    m, n = unit_counts([units])
+    return _newcombe(auc, m, n, z)
 
 
 def _newcombe(auc: float, m: int, n: int, z: float) -> Interval:

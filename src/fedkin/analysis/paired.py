@@ -12,7 +12,21 @@ import numpy.typing as npt
 import scipy
 from scipy import special
 
-from fedkin.analysis.intervals import LEVEL, Interval, auc_interval, components, mean_interval, normal, over, wilson
+from fedkin.analysis.intervals import (
+    LEVEL,
+    Interval,
+    Persons,
+    auc_interval,
+    components,
+    mean_interval,
+    mean_interval_of_persons,
+    mean_variance,
+    normal,
+    over,
+    rate_interval_of_persons,
+    student,
+    wilson,
+)  # fmt: skip
 from fedkin.analysis.ranking import holm
 from fedkin.tasks import METRICS, Kind
 
@@ -36,12 +50,15 @@ class Outcomes:
     regression       values [n]: squared errors, summed over the targets of a sample
     segmentation     values [n]: Dice of each sample, or the sample's part in the Dice of all (their mean is that Dice)
 
+    persons: [n], equal for samples of one person, which are not independent; None: all samples are independent.
+
     Raises ValueError if the arrays do not fit the kind.
     """
 
     kind: Kind
     values: npt.NDArray[np.float64]
     labels: npt.NDArray[np.int64] | None = None
+    persons: Persons | None = None
 
     def __post_init__(self) -> None:
         values = np.asarray(self.values, dtype=np.float64)
@@ -61,12 +78,20 @@ class Outcomes:
         """Number of samples with label 1 in a risk task; None for other tasks."""
         return None if self.labels is None else int(self.labels.sum())
 
+    @property
+    def independent(self) -> tuple[int, int | None]:
+        """Number of samples and of events; with persons, number of persons, and of those with an event."""
+        if self.persons is None:
+            return len(self), self.events
+        events = None if self.labels is None else len(np.unique(self.persons[self.labels == 1]))
+        return len(np.unique(self.persons)), events
+
 
 class Difference(NamedTuple):
     """How much better one model is than another on the same samples, above 0 if it is better, with its interval.
 
     value, low, high: None if these samples do not determine them (one class only, fewer than 2 samples). n: number of
-    samples; events: number of samples with label 1 in a risk task, else None.
+    samples; events: number of samples with label 1 in a risk task, else None. With persons, both are of persons.
     """
 
     value: float | None
@@ -104,6 +129,8 @@ def difference(metric_name: str, mine: Outcomes, theirs: Outcomes, level: float 
                         intervals combined (Newcombe's square and add)
     squared_error, dice   Student's interval of the samples' differences
 
+    If samples have persons, it is Student's interval with the variance over persons (`variance_of_units`); for an
+    accuracy as if one more person were right for one model, because models that agree on these may differ on others.
     The interval holds for one client by itself: of 100 clients without any difference, 5 intervals are expected to
     exclude 0 (`verdicts` can correct for this). Raises ValueError if the samples differ.
 
@@ -113,15 +140,20 @@ def difference(metric_name: str, mine: Outcomes, theirs: Outcomes, level: float 
     (0.5, 0.26, 0.7)
     """
     _check(mine, theirs)
-    n, events = len(mine), mine.events
+    n, events = mine.independent
     value, other = figure(metric_name, mine), figure(metric_name, theirs)
     if value is None or other is None:
         return Difference(None, None, None, n, events)
     better = METRICS[metric_name].better(value, other)
-    if metric_name == "accuracy":
-        bounds: Interval | None = _tango(mine.values, theirs.values, normal(level))
-    elif metric_name == "auc":
+    bounds: Interval | None
+    if metric_name == "auc":
         bounds = _paired_auc(mine, theirs, level)
+    elif mine.persons is not None:
+        variance, freedom = _over_persons(metric_name, mine, theirs)
+        half = student(level, freedom) * math.sqrt(variance) if freedom else math.nan
+        bounds = _within(Interval(better - half, better + half), metric_name) if freedom else None
+    elif metric_name == "accuracy":
+        bounds = _tango(mine.values, theirs.values, normal(level))
     else:
         sign = 1.0 if METRICS[metric_name].higher else -1.0
         bounds = over(sign * (mine.values - theirs.values), level)
@@ -139,12 +171,15 @@ def p_value(metric_name: str, mine: Outcomes, theirs: Outcomes) -> float | None:
     """
     if np.array_equal(mine.values, theirs.values):
         return 1.0
+    if metric_name == "auc" or mine.persons is not None:
+        value, variance, freedom = (
+            _delong(mine, theirs) if metric_name == "auc"
+            else (float((mine.values - theirs.values).mean()), *_over_persons(metric_name, mine, theirs))
+        )  # fmt: skip
+        return None if variance <= 0 else 2 * float(special.stdtr(freedom, -abs(value) / math.sqrt(variance)))
     if metric_name == "accuracy":
         here, there = _apart(mine.values, theirs.values)
         return 2 * float(special.ndtr(-abs(here - there) / math.sqrt(here + there)))
-    if metric_name == "auc":
-        value, variance, freedom = _delong(mine, theirs)
-        return None if variance <= 0 else 2 * float(special.stdtr(freedom, -abs(value) / math.sqrt(variance)))
     return float(scipy.stats.ttest_rel(mine.values, theirs.values).pvalue)
 
 
@@ -183,15 +218,25 @@ def figure(metric_name: str, outcomes: Outcomes) -> float | None:
 
 
 def figure_interval(metric_name: str, outcomes: Outcomes, level: float = LEVEL) -> Interval | None:
-    """The interval of `figure`: Wilson, DeLong or a bootstrap of t, depending on the metric (see `intervals`)."""
+    """The interval of `figure`: Wilson, DeLong or a bootstrap of t, depending on the metric (see `intervals`).
+
+    None if it is unknown: without a figure, for one sample, and for a Dice that is the same in all samples.
+    """
+    values, persons = outcomes.values, outcomes.persons
     if figure(metric_name, outcomes) is None:
         return None
     if metric_name == "accuracy":
-        return wilson(float(outcomes.values.sum()), len(outcomes), level)
+        if persons is not None:
+            return rate_interval_of_persons(values, persons, level)
+        return wilson(float(values.sum()), len(outcomes), level)
     if metric_name == "auc":
-        return auc_interval(outcomes.values, outcomes.labels, level)
-    bounds, most = mean_interval(outcomes.values, level), 1.0 if METRICS[metric_name].share else math.inf
-    return None if bounds is None else Interval(max(bounds.low, 0.0), min(bounds.high, most))
+        return auc_interval(values, outcomes.labels, level, persons)
+    bounds = mean_interval(values, level) if persons is None else mean_interval_of_persons(values, persons, level)
+    most = 1.0 if METRICS[metric_name].share else math.inf
+    # A Dice of 0 or 1 in a few images is not certain.
+    if bounds is None or (bounds.low == bounds.high and METRICS[metric_name].share):
+        return None
+    return Interval(max(bounds.low, 0.0), min(bounds.high, most))
 
 
 def counted_interval(metric_name: str, value: float, n: int, level: float = LEVEL) -> Interval | None:
@@ -250,6 +295,10 @@ def _delong(mine: Outcomes, theirs: Outcomes) -> tuple[float, float, float]:
     """The difference of the AUCs, its variance and degrees of freedom; a variance of 0 is unknown."""
     (a_ones, a_zeros), (b_ones, b_zeros) = (components(one.values, one.labels) for one in (mine, theirs))
     ones, zeros = a_ones - b_ones, a_zeros - b_zeros
+    if mine.persons is not None:
+        event = mine.labels == 1
+        found = mean_variance((ones, zeros), (mine.persons[event], mine.persons[~event]))
+        return float(ones.mean()), *(found if found is not None and found[0] > 1e-18 else (0.0, 0.0))
     if min(len(ones), len(zeros)) < 2:
         return float(ones.mean()), 0.0, 0.0
     parts = [(float(one.var(ddof=1) / len(one)), len(one) - 1) for one in (ones, zeros)]
@@ -259,14 +308,27 @@ def _delong(mine: Outcomes, theirs: Outcomes) -> tuple[float, float, float]:
     return float(ones.mean()), variance, variance**2 / sum(part**2 / freedom for part, freedom in parts)
 
 
+def _over_persons(metric_name: str, mine: Outcomes, theirs: Outcomes) -> tuple[float, int]:
+    """The variance of a difference of means, and its degrees of freedom; those are 0 for one person."""
+    assert mine.persons is not None
+    variance, freedom = mean_variance((mine.values - theirs.values,), (mine.persons,)) or (0.0, 0)
+    return variance + (metric_name == "accuracy") / (freedom + 1) ** 2, freedom
+
+
+def _within(bounds: Interval, metric_name: str) -> Interval:
+    """The interval without differences that the metric cannot have."""
+    most = 1.0 if METRICS[metric_name].share else math.inf
+    return Interval(max(-most, bounds.low), min(most, bounds.high))
+
+
 def _paired_auc(mine: Outcomes, theirs: Outcomes, level: float) -> Interval:
     if np.array_equal(mine.values, theirs.values):
         return Interval(0.0, 0.0)
     value, variance, freedom = _delong(mine, theirs)
     normal(level)
     if variance > 0:
-        half = float(special.stdtrit(freedom, (1 + level) / 2)) * math.sqrt(variance)
-        return Interval(max(-1.0, value - half), min(1.0, value + half))
-    a, b = (auc_interval(one.values, one.labels, level) for one in (mine, theirs))
+        half = student(level, freedom) * math.sqrt(variance)
+        return _within(Interval(value - half, value + half), "auc")
+    a, b = (auc_interval(one.values, one.labels, level, one.persons) for one in (mine, theirs))
     at, bt = (float(components(one.values, one.labels)[0].mean()) for one in (mine, theirs))
     return Interval(value - math.hypot(at - a.low, b.high - bt), value + math.hypot(a.high - at, bt - b.low))

@@ -118,14 +118,15 @@ def groups_within(ranks: Sequence[float], apart: Any) -> list[tuple[int, ...]]:
 def diagram(values: Mapping[str, Any], higher: bool = True) -> Diagram:
     """Compare methods over the same federations or seeds: Friedman and Nemenyi; for two methods Wilcoxon.
 
-    values: numbers of each method, in the same order of federations or seeds. If Friedman's test does not reject, all
-    methods are in one group, whatever Nemenyi's critical difference says.
+    values: numbers of each method, in the same order of federations or seeds; with the same 12 digits they are equal.
+    If Friedman's test does not reject, all methods are in one group, whatever Nemenyi's critical difference says.
 
     >>> found = diagram({"a": [0.9, 0.8, 0.9, 0.7], "b": [0.5, 0.4, 0.5, 0.6], "c": [0.4, 0.5, 0.3, 0.1]})
     >>> found.methods, found.groups
     (('a', 'b', 'c'), (('a', 'b'), ('b', 'c')))
     """
-    table = np.array(list(values.values()), dtype=np.float64).T
+    # Means of the same fractions in another order differ in their last bits, which would rank them.
+    table = np.array([[float(f"{value:.12g}") for value in row] for row in values.values()]).T
     ranks = mean_ranks(table, higher)
     order = sorted(range(len(ranks)), key=lambda at: (ranks[at], list(values)[at]))
     table, ranks = table[:, order], ranks[order]

@@ -293,6 +293,7 @@ def _run_sweep(start: GridCommand, cells: list[Choice], json: bool) -> None:
 
 def _print_tuning(results: Mapping[str, Sequence[Candidate]], metric: Metric, experiment: Experiment) -> None:
     """Print a line per candidate; the chosen one names its settings at the border of what was tried."""
+    from fedkin.report.units import figure
     from fedkin.running.grid import words
     from fedkin.running.tune import at_the_border, best
 
@@ -300,7 +301,7 @@ def _print_tuning(results: Mapping[str, Sequence[Candidate]], metric: Metric, ex
     for name, tried in results.items():
         chosen, every = best(tried, metric.higher), [trial.settings for trial in tried]
         for trial in tried:
-            value = trial.failed if trial.failed is not None else f"{trial.mean:.4f}"
+            value = trial.failed if trial.failed is not None else figure(trial.mean, metric.share, 4)
             note = ""
             if trial is chosen:
                 note = "; ".join(["chosen", *at_the_border(experiment.for_method(name), trial.settings, every)])

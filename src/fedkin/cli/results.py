@@ -12,7 +12,8 @@ import typer
 
 from fedkin.cli.options import JSON
 from fedkin.cli.output import print_table, printed_as_json, say
-from fedkin.report.units import megabytes
+from fedkin.report.units import figure, megabytes
+from fedkin.tasks import METRICS
 
 if TYPE_CHECKING:
     from fedkin.records.listing import Listed
@@ -141,13 +142,17 @@ def _columns(listed_runs: Sequence[Listed], names: Sequence[str]) -> dict[str, l
 
 def _cells(run: Listed, figures: Mapping[str, float], mean_head: str) -> dict[str, str]:
     """A run's figures by heading; the metric's name is beside its mean unless it is the heading."""
-    mean = _cell(figures.get(f"{run.metric} mean"))
+    share = METRICS[run.metric].share if run.metric else True
+    mean, worst = (
+        "" if value is None else figure(value, share, 4)
+        for value in (figures.get(f"{run.metric} {name}") for name in ("mean", "worst10"))
+    )
     if mean and run.metric != mean_head:
         mean = f"{mean} {run.metric}"
     return {
         "method": run.method, "seed": "" if run.seed is None else str(run.seed),
         "rounds": f"{run.rounds}/{run.planned}", mean_head: "not finished" if run.summary is None else mean,
-        "worst 10%": _cell(figures.get(f"{run.metric} worst10")), "ARI": _cell(figures.get("groups ari"), ".2f"),
+        "worst 10%": worst, "ARI": f"{figures['groups ari']:.2f}" if "groups ari" in figures else "",
         "sent": megabytes(figures["bytes sent"]) if figures else "",
     }  # fmt: skip
 
@@ -212,7 +217,3 @@ def _distinct_names(paths: Sequence[Path], homes: Sequence[Path]) -> list[str]:
         home = next((home for home in homes if path.absolute().is_relative_to(home.absolute())), None)
         short.append(str(path) if home is None else str(path.absolute().relative_to(home.absolute())))
     return short if len(set(short)) == len(set(paths)) and "." not in short else [str(path) for path in paths]
-
-
-def _cell(value: float | None, form: str = ".4f") -> str:
-    return "" if value is None else format(value, form)

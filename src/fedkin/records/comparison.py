@@ -17,8 +17,8 @@ from fedkin.settings import flat
 
 # The tables' names for the counts of verdicts.
 COUNTED: Mapping[str, Verdict] = dict(zip(("gained", "lost", "apart", "few"), VERDICTS, strict=True))
-# Accuracies are fractions of the same number of samples, so values closer than this are equal.
-_EQUAL = 1e-9
+# Metrics are of the same samples, so values closer than this differ by rounding.
+_EQUAL = 1e-12
 
 
 def mean_and_sd(values: Sequence[float | None]) -> tuple[float, float] | None:
@@ -90,7 +90,7 @@ def figures_of(run: Result, gain: Gains | None) -> dict[str, float | None]:
     return {
         **{name: statistics.get(name) for name in ("mean", "pooled", "std", "worst10", "worst20", "variance")},
         # The mean of accuracies, weighted by test samples, equals the accuracy over all samples together.
-        "weighted": statistics.get("weighted", statistics.get("pooled")),
+        "weighted": statistics.get("pooled" if run.metric.name == "accuracy" else "weighted"),
         "unseen": (summary.get("unseen") or {}).get("mean"),
         "gap": summary.get("gap"),
         "bytes_up": summary["bytes"]["up"],

@@ -34,6 +34,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fedkin.analysis.embeddings import Features
+from fedkin.analysis.paired import Outcomes
 from fedkin.codec import Params
 from fedkin.engines import Outcome, Score
 from fedkin.errors import RunError
@@ -200,11 +201,11 @@ class Records:
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
-    def finish(self, scores: Mapping[str, Score]) -> None:
-        """Write the complete tables, and the outcomes of single samples from the last evaluation's scores."""
+    def finish(self, outcomes: Mapping[str, Outcomes]) -> None:
+        """Write the complete tables, and the outcomes of single samples in the last evaluation."""
         if self.folder is None:
             return
-        if (stamp := write_outcomes(self.folder, self.metric, scores)) is not None:
+        if (stamp := write_outcomes(self.folder, outcomes)) is not None:
             self.sealed[FILE] = stamp
         for name, rows in self.rows.items():
             file = f"{name}.{_ending(name)}"

@@ -72,12 +72,12 @@ def collect(places: Sequence[Path]) -> dict[str, Any]:
 
 
 def _runs(places: Sequence[Path]) -> list[Result]:
-    """The runs in these folders, the baselines Local and FedAvg first; raises RunError."""
+    """The runs in these folders, the baselines Local and FedAvg first, then by seed; raises RunError."""
     # A folder may be named twice: directly and inside another, or through a link.
     folders = list({folder.resolve(): folder for folder in find_runs(places)}.values())
     if not folders:
         raise RunError("name at least one run folder")
-    runs = sorted(map(read_run, folders), key=lambda run: (run.method != LOCAL, run.method != FEDAVG))
+    runs = sorted(map(read_run, folders), key=lambda run: (run.method != LOCAL, run.method != FEDAVG, run.seed))
     metric = runs[0].metric
     if odd := next((run for run in runs if run.metric != metric), None):
         raise RunError(
@@ -213,8 +213,8 @@ def _adds(of_method: Sequence[Result], runs: Sequence[Result]) -> list[float] | 
 
 
 def _six_digits(value: float | None) -> float | None:
-    """Round to six digits: more than the samples justify, and half the size on the page."""
-    return None if value is None else round(value, 6)
+    """Round to six digits: more than the samples justify, and half the size on the page. Counts stay whole."""
+    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 # -- how the runs were made, and how to make them again ----------------------------------------------------------------

@@ -45,7 +45,7 @@ function curveTraces(label, isShare, end) {
   // A logarithmic axis cannot show a method that sends nothing: its last figure is a horizontal line, or a point if it is alone.
   if (silent) rows = end ? [...new Set([end.low, end.high])].map((x) => ({ ...rows.at(-1), x })) : [rows.at(-1)];
   const x = rows.map((row) => row.x);
-  const write = (value) => (isShare ? percent(value) : String(Math.round(1000 * value) / 1000));
+  const write = (value) => (isShare ? percent(value) : ["ari", "found"].includes(curves.y) ? String(Math.round(1000 * value) / 1000) : figure(value));
   const text = rows.map((row) => `${name}: ${write(row.y)}` +
     (found.seeds > 1 ? ` (${write(row.low)} to ${write(row.high)})` : "") +
     (silent ? ", nothing sent" : curves.x === "round" ? "" : `, round ${row.round}`));

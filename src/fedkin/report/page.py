@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from fedkin.records.reading import FileSchema, record_in
 from fedkin.report.html import NONE, file_text, render, small
 from fedkin.report.runs import LOCAL, RULE
 from fedkin.report.sections import RISK_HEADS, missing_tables, risk_rows, traffic_tables
-from fedkin.report.units import megabytes, number_range
+from fedkin.report.units import figure, megabytes, number_range
 
 Data = Mapping[str, Any]
 
@@ -116,6 +117,10 @@ def _as(form: str, scale: float = 1, unit: str = "") -> Writer:
     return lambda value: f"{scale * value:{form}}{unit}"
 
 
+def _unscaled(value: float, sign: str = "") -> str:
+    return figure(value, share=False, digits=4, sign=sign)
+
+
 def _count(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
@@ -127,8 +132,8 @@ def _columns(metric: Mapping[str, Any]) -> Sequence[Column]:
     """Columns: key, heading, explanation, and a function that writes a value."""
     title, share = metric["title"], metric["share"]
     values = "accuracies" if title == "accuracy" else f"values of {title}"
-    value = _as(".1f", 100, " %") if share else _as(".4f")
-    more, points = (_as("+.1f", 100), ", in points") if share else (_as("+.4f"), "")
+    value = _as(".1f", 100, " %") if share else _unscaled
+    more, points = (_as("+.1f", 100), ", in points") if share else (partial(_unscaled, sign="+"), "")
     gain = f"{title} above training alone (Local)" if share else f"how much better {title} is than alone (Local)"
     return (
         ("mean", "mean", f"mean test {title} over clients, after the last round", value),
@@ -150,9 +155,9 @@ def _columns(metric: Mapping[str, Any]) -> Sequence[Column]:
         ("ari", "ARI", "agreement of these groups with the planted ones: 1 when equal, 0 as by chance", _as(".2f")),
         ("epsilon", "epsilon", "largest epsilon of any client, for the noise on what it sent ([privacy])", _as(".2f")),
         ("bytes_sent", "sent", "all messages of a run", megabytes),
-        ("std", "std", f"standard deviation over clients{points}", _as(".1f", 100) if share else _as(".4f")),
+        ("std", "std", f"standard deviation over clients{points}", _as(".1f", 100) if share else _unscaled),
         ("variance", "variance", "variance over clients" + (" of the percentage" if share else ""),
-         _as(".1f" if share else ".4f")),
+         _as(".1f") if share else _unscaled),
         ("entropy", "entropy", f"entropy of clients' shares of {title}, over log n: 1 when all are equal", _as(".3f")),
         ("jain", "Jain's index", f"Jain's index of clients' {values}: 1 when all are equal", _as(".3f")),
         ("seconds", "seconds", "of a run, on the machine that ran it", _as(".1f")),
@@ -183,6 +188,8 @@ def _notes(data: Data) -> Iterator[str]:
         yield f"{data['partial']}."
     if seeds > 1:
         yield f"Mean over {seeds} seeds, ± half the 95 % interval over seeds (Student)."
+        if unlike := _unlike_seeds(data):
+            yield f"Not all methods have the same seeds, so their means differ also by these: {unlike}."
         if data["rerun"]["oneSplit"]:
             yield "All seeds have the same test rows (data.seed), so ± does not include the sampling of rows."
     if data["chosen"]:
@@ -193,6 +200,16 @@ def _notes(data: Data) -> Iterator[str]:
     for text in [*data["unlike"], untested] if untested else data["unlike"]:
         yield f"{text[:1].upper() + text[1:]}."
     yield from _missing_figures(data)
+
+
+def _unlike_seeds(data: Data) -> str:
+    """The seeds of each method; empty if all have the same."""
+    seeds: dict[str, list[int]] = {}
+    for run in data["runs"]:
+        seeds.setdefault(run["label"], []).append(run["seed"])
+    texts = {label: ", ".join(map(str, sorted(mine))) for label, mine in seeds.items()}
+    titles = titles_in(data)
+    return "; ".join(f"{titles[label]} {text}" for label, text in texts.items()) if len({*texts.values()}) > 1 else ""
 
 
 def _missing_figures(data: Data) -> Iterator[str]:

@@ -26,6 +26,7 @@ _OWN = {LOCAL: ("#8C8C8C", ":"), FEDAVG: ("#D55E00", "--")}
 _DASHES = ("-", "-.", "--", ":")
 _VERDICTS = {"gained": "#0072B2", "hurt": "#D55E00"}
 _GREY = "#8C8C8C"
+_MOST_LINES = 150  # bars with an interval
 _WIDE = 6.6  # inches: the width of a text
 _STYLE = {
     "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "svg.fonttype": "none", "pdf.fonttype": 42,
@@ -168,20 +169,28 @@ def _gains(data: Data) -> Figures:
             axes.set_xticklabels(names, rotation=60, ha="right", fontsize=6, parse_math=False)
         else:
             axes.set(xlabel="clients", xticks=[])
-        caption = (
-            f"Gain in test {data['metric']['title']} over training alone (Local) of each client with "
-            f"{titles_in(data)[run['label']]}, seed {run['seed']}. Lines: 95 % intervals of the paired difference. "
-            "Blue: significant gain (the interval is above 0); orange: significant loss (below 0); grey: neither, or "
-            "too few test samples."
-        )
-        yield f"gains-{_file_name(run['label'])}", figure, caption
+        yield f"gains-{_file_name(run['label'])}", figure, _gains_caption(data, run, len(gains))
+
+
+def _gains_caption(data: Data, run: Data, bars: int) -> str:
+    text = (
+        f"Gain in test {data['metric']['title']} over training alone (Local) of each client with "
+        f"{titles_in(data)[run['label']]}, seed {run['seed']}."
+    )
+    if run["sure"] is None or not any(run["sure"]["verdict"]):
+        return f"{text} Not judged: no outcomes of single test samples are known."
+    lines = " Lines: 95 % intervals of the paired difference." if bars <= _MOST_LINES else ""
+    return (
+        f"{text}{lines} Blue: significant gain (the 95 % interval is above 0); orange: significant loss (below 0); "
+        "grey: neither, or too few test samples."
+    )
 
 
 def _draw_gains(axes: Any, gains: Sequence[tuple[float, int]], sure: Data | None, scale: int) -> None:
     """Draw a bar for each (gain, client); intervals only if there are few enough bars to see them."""
     colours = [_GREY if sure is None else _VERDICTS.get(sure["verdict"][client], _GREY) for _, client in gains]
     axes.bar(range(len(gains)), [scale * gain for gain, _ in gains], color=colours)
-    intervals = [sure["gain"][client] for _, client in gains] if sure is not None and len(gains) <= 150 else []
+    intervals = [sure["gain"][client] for _, client in gains] if sure is not None and len(gains) <= _MOST_LINES else []
     for at, bounds in enumerate(intervals):
         if bounds is not None:
             axes.plot((at, at), [scale * end for end in bounds], color="black", linewidth=0.6)
@@ -303,4 +312,6 @@ def _cell(value: Sequence[float] | None, seeds: int, scale: float, digits: int) 
     if value is None:
         return "--"
     half = rf" \pm {scale * value[1]:.{digits}f}" if seeds > 1 and value[1] and digits else ""
+    # A mean of numbers of clients over seeds: 0.4 clients that lose are not none.
+    digits = digits or int(value[0] % 1 > 0)
     return f"${scale * value[0]:.{digits}f}{half}$"

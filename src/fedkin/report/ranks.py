@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from fedkin.analysis.ranking import ALPHA, LEAST_BLOCKS, Diagram, diagram
 from fedkin.errors import first_few
 from fedkin.records.run import Result
 from fedkin.report.html import render
-from fedkin.report.runs import comparison_name, titles_of
+from fedkin.report.runs import comparison_name, seeds_of_one, titles_of
 from fedkin.report.units import plural
 from fedkin.settings import flat
 
@@ -116,11 +116,13 @@ def entries(runs: Sequence[Result]) -> list[Entry]:
     """The runs by method and federation; if a method ran with several settings, each setting counts as a method."""
     names = [comparison_name(run) for run in runs]
     where = [_federation(run) for run in runs]
-    taken = Counter((name, at, run.seed) for name, at, run in zip(names, where, runs, strict=True))
-    twice = {name for (name, _, _), times in taken.items() if times > 1}
+    of_one: dict[tuple[str, str], list[Result]] = {}
+    for name, at, run in zip(names, where, runs, strict=True):
+        of_one.setdefault((name, at), []).append(run)
+    several = {name for (name, _), its in of_one.items() if not seeds_of_one(its)}
     titles = titles_of(runs, names)
     return [
-        Entry(titles[name] + (_variant(run, runs) if name in twice else ""), at, run.seed, run.figures.get("mean"))
+        Entry(titles[name] + (_variant(run, runs) if name in several else ""), at, run.seed, run.figures.get("mean"))
         for name, at, run in zip(names, where, runs, strict=True)
     ]
 

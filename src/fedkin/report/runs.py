@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,18 +14,21 @@ from fedkin.methods import METHODS
 from fedkin.records.comparison import Gains, gains_over
 from fedkin.records.controls import named, split_control
 from fedkin.records.run import Result
+from fedkin.settings import flat
 
 LOCAL, FEDAVG = "local", "fedavg"
 _NETWORKED = ("network", "peer")  # engines
 # Settings that two runs must share so that only their methods differ.
 _SECTIONS = ("data", "scenario", "model", "training")
+# Settings of [run] that change what is learned.
+_LEARNING = ("run.network", "run.alone", "run.adversaries")
 
 RULE = (
     "Gained or hurt: the 95 % interval of the paired difference to Local, on the same test samples, is all above or "
     "all below 0. Each client is judged separately: of 100 clients without any difference, about 5 get a wrong "
     "verdict. "
     f"Too few: less than {LEAST_EVENTS} events or {LEAST_EVENTS} others in a risk task, less than {LEAST_SAMPLES} test "
-    "samples in other tasks."
+    "samples in other tasks; if persons are known, persons count."
 )
 
 
@@ -66,26 +68,44 @@ def report_runs(runs: Sequence[Result]) -> list[ReportRun]:
 
 
 def labels_of(runs: Sequence[Result]) -> list[str]:
-    """The label of each run's method: its name here, plus its folder if several runs have this name and seed.
+    """The label of each run's method: its name here, plus its folder if runs of this name differ in more than the seed.
 
-    No two runs have the same label and seed. runs: from distinct folders.
+    Runs with the same label are `seeds_of_one`. runs: from distinct folders.
     """
     names = [comparison_name(run) for run in runs]
-    taken = Counter((name, run.seed) for name, run in zip(names, runs, strict=True))
     labels = list(names)
-    for name in {name for (name, _), times in taken.items() if times > 1}:
+    for name in set(names):
         numbers = [number for number, other in enumerate(names) if other == name]
-        for number, place in zip(numbers, _distinguishing_folders([runs[number] for number in numbers]), strict=True):
-            labels[number] = f"{name} ({place})"
+        mine = [runs[number] for number in numbers]
+        if not seeds_of_one(mine):
+            for number, place in zip(numbers, _distinguishing_folders(mine), strict=True):
+                labels[number] = f"{name} ({place})"
     return labels
+
+
+def seeds_of_one(runs: Sequence[Result]) -> bool:
+    """Whether runs of one method differ in nothing but seeds: no seed is there twice, and each setting is the same.
+
+    A setting that one of them does not have does not count.
+    """
+    values: dict[str, list[Any]] = {}
+    for run in runs:
+        for path, value in flat(run.settings).items():
+            of_learning = path in _LEARNING or not path.startswith(("run.", "name"))
+            if of_learning and path.rpartition(".")[2] != "seed":
+                values.setdefault(path, []).append(value)
+    same = all(value == others[0] for others in values.values() for value in others)
+    return same and len({run.seed for run in runs}) == len(runs)
 
 
 def _distinguishing_folders(runs: Sequence[Result]) -> list[str]:
     """The folders of runs of one method, below their common folder, as far as needed to distinguish them."""
     folders = [folder_of(run) for run in runs]
-    # The parent folder distinguishes runs of several comparisons, unless it holds a seed twice.
-    beside = Counter((folder.parent, run.seed) for folder, run in zip(folders, runs, strict=True))
-    places = folders if max(beside.values()) > 1 else [folder.parent for folder in folders]
+    # The parent folder distinguishes runs of several comparisons, unless it holds different ones itself.
+    beside: dict[Path, list[Result]] = {}
+    for folder, run in zip(folders, runs, strict=True):
+        beside.setdefault(folder.parent, []).append(run)
+    places = [folder.parent for folder in folders] if all(map(seeds_of_one, beside.values())) else folders
     common = os.path.commonpath(places)
     return [place.relative_to(common).as_posix() for place in places]
 
@@ -194,4 +214,4 @@ def _withheld(reported: ReportRun) -> str:
 def _rounded_bounds(bounds: Sequence[float | int | None] | None) -> list[float] | None:
     if bounds is None or None in bounds:
         return None
-    return [round(float(end), 6) for end in bounds if end is not None]
+    return [float(f"{end:.6g}") for end in bounds if end is not None]

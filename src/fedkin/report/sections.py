@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from markupsafe import Markup
 
 from fedkin.analysis.calibration import brier, calibration, curve, decision_curve
-from fedkin.analysis.intervals import Interval, normal
+from fedkin.analysis.intervals import LEVEL, Interval, normal, student
 from fedkin.engines.results import SERVER, Missing
 from fedkin.records.outcomes import risks_in
 from fedkin.records.run import Result
@@ -45,12 +45,12 @@ def risks_of(run: Result) -> dict[str, Any] | None:
     """
     if (pair := risks_in(outcomes for id, outcomes in run.outcomes.items() if id not in run.unseen)) is None:
         return None
-    risks, labels = pair
-    fit, share, events = calibration(risks, labels), float(labels.mean()), int(labels.sum())
+    risks, labels, persons = pair
+    fit, share, events = calibration(risks, labels, persons), float(labels.mean()), int(labels.sum())
     points = min(_POINTS, max(2, min(events, len(labels) - events) // _EVENTS_OF_A_POINT))
     return {
         "n": len(labels), "events": events, "brier": brier(risks, labels), "none": share * (1 - share),
-        "bins": [[round(value, 6) for value in bin[:4]] + [bin.n] for bin in curve(risks, labels, points)],
+        "bins": [[round(value, 6) for value in bin[:4]] + [bin.n] for bin in curve(risks, labels, points, persons)],
         "net": [round(value, 6) for value in decision_curve(risks, labels).tolist()],
         "slope": fit and [fit.slope, *fit.slope_interval], "large": fit and [fit.large, *fit.large_interval],
     }  # fmt: skip
@@ -83,17 +83,18 @@ def over_seeds(fits: Sequence[Sequence[float]]) -> tuple[float, Interval]:
 
     The seeds share the test samples or draw them from one data set, so more seeds do not reduce the samples' part of
     the variance: this part is the mean of the seeds' variances. The variance between the m seeds is added, times
-    (1 + 1/m).
+    (1 + 1/m), and Student's quantile has Rubin's degrees of freedom, (m - 1) (1 + within / between)^2.
 
     >>> mean, (low, high) = over_seeds([[1.0, 0.5, 1.5], [1.0, 0.5, 1.5]])
     >>> mean, round(low, 6), round(high, 6)
     (1.0, 0.5, 1.5)
     """
-    z, values = normal(0.95), [fit[0] for fit in fits]
+    z, values, several = normal(LEVEL), [fit[0] for fit in fits], len(fits) > 1
     mean = statistics.fmean(values)
     within = statistics.fmean(((high - low) / (2 * z)) ** 2 for _, low, high in fits)
-    between = statistics.variance(values) if len(values) > 1 else 0.0
-    half = z * math.sqrt(within + (1 + 1 / len(values)) * between)
+    between = (1 + 1 / len(fits)) * statistics.variance(values) if several else 0.0
+    t = student(LEVEL, (len(fits) - 1) * (1 + min(within / between, 1e6)) ** 2) if between > 0 else z
+    half = t * math.sqrt(within + between)
     return mean, Interval(mean - half, mean + half)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
@@ -13,7 +14,7 @@ from rich.text import Text
 
 from fedkin.records.comparison import COUNTED, mean_and_sd
 from fedkin.records.metrics import metric_of, missing_sentence, privacy_sentence
-from fedkin.report.units import megabytes, plural, student
+from fedkin.report.units import figure, megabytes, plural, student
 from fedkin.tasks import METRICS, Metric
 
 if TYPE_CHECKING:
@@ -49,19 +50,19 @@ def one_run(result: Result) -> Table:
 def _quality(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """The metrics of the clients' models, also on unseen clients."""
     metric, unseen = metric_of(summary), summary.get("unseen") or {}
-    title, own = metric.title, summary[metric.name]
+    title, own, text = metric.title, summary[metric.name], partial(figure, share=metric.share, digits=4)
     if own.get("mean") is not None:
-        yield f"{title}, mean over clients", f"{own['mean']:.4f}"
-        yield "worst 10 %, worst 20 %", f"{own['worst10']:.4f}, {own['worst20']:.4f}"
+        yield f"{title}, mean over clients", text(own["mean"])
+        yield "worst 10 %, worst 20 %", f"{text(own['worst10'])}, {text(own['worst20'])}"
     if own.get("pooled") is not None:
-        yield f"pooled {title}", f"{own['pooled']:.4f}"
+        yield f"pooled {title}", text(own["pooled"])
     yield from _further_metrics(summary, metric)
     if own.get("left_out"):
         why = "one class only" if metric.name == "auc" else "no foreground, and none predicted"
         yield "left out of the mean", f"{plural(own['left_out'], 'client')} without a defined value ({why})"
     if unseen.get("mean") is not None:
-        gap = "" if summary["gap"] is None else f"  (worse by {summary['gap']:+.4f})"
-        yield f"{title}, mean over {plural(unseen['clients'], 'unseen client')}", f"{unseen['mean']:.4f}{gap}"
+        gap = "" if summary["gap"] is None else f"  (worse by {text(summary['gap'], sign='+')})"
+        yield f"{title}, mean over {plural(unseen['clients'], 'unseen client')}", f"{text(unseen['mean'])}{gap}"
 
 
 def _further_metrics(summary: Mapping[str, Any], metric: Metric) -> Iterator[tuple[str, str]]:
@@ -73,7 +74,8 @@ def _further_metrics(summary: Mapping[str, Any], metric: Metric) -> Iterator[tup
     for measured in (summary.get("metrics") or {}).values():
         if measured.get("mean") is not None:
             best = "higher" if measured["higher"] else "lower"
-            yield f"{measured['title']}, mean over clients", f"{measured['mean']:.4f}  ({best} is better)"
+            value = figure(measured["mean"], measured.get("share", False), 4)
+            yield f"{measured['title']}, mean over clients", f"{value}  ({best} is better)"
 
 
 def _groups(summary: Mapping[str, Any]) -> str:
@@ -107,11 +109,15 @@ def comparison(rows: Sequence[Mapping[str, Any]]) -> Group:
 def _figure_cells(row: Mapping[str, Any], further: Iterable[str], half: float) -> dict[str, str]:
     """A method's figures by the heads of their columns."""
     metrics, verdicts = row.get("metrics") or {}, row.get("surely")
+    share = METRICS[row.get("metric", "accuracy")].share
+
+    def text(name: str, sign: str = "") -> str:
+        return figure_text(row.get(name), half, sign, share)
+
     return {
-        "mean": figure_text(row["mean"], half), "worst 10%": figure_text(row["worst10"], half),
-        "unseen": figure_text(row.get("unseen"), half), "gap": figure_text(row.get("gap"), half, "+"),
-        **{name: figure_text(metrics.get(name), half) for name in further}, "gain": figure_text(row["gain"], half, "+"),
-        "adds": _added(row.get("adds")),
+        "mean": text("mean"), "worst 10%": text("worst10"), "unseen": text("unseen"), "gap": text("gap", "+"),
+        **{name: figure_text(metrics.get(name), half) for name in further}, "gain": text("gain", "+"),
+        "adds": _added(row.get("adds"), share),
         "hurt": "-" if row["hurt"] is None or verdicts else f"{100 * row['hurt'][0]:.0f} %",
         "clients": _verdict_counts(verdicts) if verdicts else "-",
         "groups": _plain(row["found"], 1) + "*" * bool(row.get("given")), "ARI": _plain(row["ari"], 2),
@@ -216,21 +222,23 @@ def _left_out_row(method: str, runs_by_group: Iterable[Iterable[Result]]) -> lis
     return [method, *(_plain(mean, 3) for mean in (*means, whole))]
 
 
-def figure_text(value: Sequence[float] | Mapping[str, float] | None, half: float, sign: str = "") -> str:
-    """A mean over seeds, ± its standard deviation times `half`; half: 0 for one seed."""
+def figure_text(
+    value: Sequence[float] | Mapping[str, float] | None, half: float, sign: str = "", share: bool = True
+) -> str:
+    """A mean over seeds, ± its standard deviation times `half`; half: 0 for one seed. share: as in `Metric`."""
     if value is None:
         return "-"
     mean, deviation = (value["mean"], value["sd"]) if isinstance(value, Mapping) else value
-    text = f"{mean:{sign}.3f}"
-    return f"{text}±{half * deviation:.3f}".replace("±0.", "±.") if half else text
+    text = figure(mean, share, 3, sign)
+    return f"{text}±{figure(half * deviation, share, 3)}".replace("±0.", "±.") if half else text
 
 
-def _added(value: Mapping[str, Any] | None) -> str:
+def _added(value: Mapping[str, Any] | None, share: bool) -> str:
     """A mean difference; with several seeds, ± half its symmetric interval."""
     if value is None:
         return "-"
     half = 0.0 if value["high"] is None else value["high"] - value["mean"]
-    return figure_text((value["mean"], half), float(half != 0), "+")
+    return figure_text((value["mean"], half), float(half != 0), "+", share)
 
 
 def _plain(value: tuple[float, float] | None, digits: int) -> str:

@@ -19,6 +19,15 @@ def megabytes(count: float, like: float = 0.0) -> str:
     return f"{count:.0f} B" if count else "0"
 
 
+def figure(value: float, share: bool, digits: int, sign: str = "") -> str:
+    """A figure with this many decimals, or if it is no share and nearer to 0 than 0.1, with this many digits.
+
+    >>> figure(0.0123, True, 3, "+"), figure(0.000123456, False, 3), figure(12.3456, False, 3)
+    ('+0.012', '0.000123', '12.346')
+    """
+    return f"{value:{sign}.{digits}{'f' if share or not 0 < abs(value) < 0.1 else 'g'}}"
+
+
 def plural(number: int, word: str) -> str:
     """A number with its noun.
 

@@ -141,7 +141,7 @@ def _figures(federation: Federation, result: Result) -> Line:
         "data": federation.fingerprint()[:16],
         "points": {id: None if value is None else round(value, _DECIMALS) for id, value in values.items()},
         "mean": round(sum(present) / len(present), 4) if present and np.isfinite(present).all() else None,
-        "bytes": result.summary["bytes"]["up"] + result.summary["bytes"]["down"],
+        "bytes": result.sent,
         "trained": sum(row["samples"] for row in result.rounds),
         "given": list(result.summary.get("given", ())),
         "groups": result.summary["groups"]["found"],
@@ -160,7 +160,7 @@ def _figures(federation: Federation, result: Result) -> Line:
 # hurt: number of clients whose mean over seeds is below Local's; surely: ids of those whose whole interval is below it;
 # clients: number of all clients. given: what the method was told of the clients. lr: the chosen rate; border: whether
 # it is the smallest or largest that was tried. trained: samples in all local steps, as a multiple of FedAvg's. bytes:
-# sent up and down. ari: agreement of the method's groups with the planted groups.
+# of all messages. ari: agreement of the method's groups with the planted groups.
 _UNKNOWN: Line = {
     "mean": None, "rank": None, "of": 0, "reference": None, "gain": None, "adds": {}, "hurt": None, "surely": None,
     "clients": 0, "given": [], "lr": None, "border": False, "trained": None, "bytes": None, "ari": None, "failed": "",

@@ -12,11 +12,13 @@ from typing import Any, Protocol
 
 from fedkin._version import __version__
 from fedkin.analysis.embeddings import measure
+from fedkin.analysis.intervals import Persons
+from fedkin.analysis.paired import Outcomes
 from fedkin.engines import ENGINES, Engine, Outcome, Score, Setup
 from fedkin.engines.accounting import Clock
 from fedkin.engines.failures import TooFew, method_errors
 from fedkin.errors import IN_PYTHON, ConfigError, RunError
-from fedkin.federation import Federation
+from fedkin.federation import Client, Federation
 from fedkin.folders import locked
 from fedkin.learning.metrics import MEASURES, Measure
 from fedkin.learning.models import Model
@@ -100,7 +102,7 @@ def execute(
     return Result(
         summary, records.rows["rounds"], records.table("clients"), records.table("messages"), scores,
         loop.outcome, StoredModels(folder) if folder is not None and kept else models, folder,
-        tuple(engine.all_clients.unseen), records.all_graphs(), records.facts, outcomes_of(records.metric, loop.scores),
+        tuple(engine.all_clients.unseen), records.all_graphs(), records.facts, loop.outcomes,
     )  # fmt: skip
 
 
@@ -121,6 +123,7 @@ class _Loop:
     done: int = 0
     outcome: Outcome | None = None
     scores: dict[str, Score] = field(default_factory=dict)
+    outcomes: dict[str, Outcomes] = field(default_factory=dict)
     seconds_before: dict[str, float] = field(default_factory=dict)
     paths_before: list[dict[str, str]] = field(default_factory=list)
 
@@ -169,10 +172,17 @@ class _Loop:
         with self.clock.of("records"):
             if (facts := self.engine.last_facts()) is not None:
                 self.records.describe(facts)
-            self.records.finish(self.scores)
+            self.outcomes = outcomes_of(self.records.metric, self.scores, self._persons())
+            self.records.finish(self.outcomes)
         return summary_of(
-            self.engine, self.run, name, scenario, self.records, self.scores, self._seconds(), self._training_paths()
-        )
+            self.engine, self.run, name, scenario, self.records, self.scores, self.outcomes, self._seconds(),
+            self._training_paths(),
+        )  # fmt: skip
+
+    def _persons(self) -> dict[str, Persons]:
+        """The numbers of the persons of clients' test samples, for clients whose samples are here and have persons."""
+        clients = {id: client for id, client in self.engine.roster.items() if isinstance(client, Client)}
+        return {id: client.test.units() for id, client in clients.items() if client.test.person is not None}
 
     def _round(self, number: int) -> Outcome:
         """Run a round; if the engine raises TooFew, write a checkpoint of the previous round."""

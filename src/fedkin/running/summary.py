@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from fedkin.analysis.paired import Outcomes
 from fedkin.engines import Engine, Outcome, Score
 from fedkin.engines.results import SERVER
 from fedkin.errors import first_few
@@ -18,7 +19,7 @@ from fedkin.records import metrics
 from fedkin.records.events import drifts_in, events_in
 from fedkin.records.files import versions
 from fedkin.records.metrics import missing_kinds, missing_summary, privacy_spent
-from fedkin.records.outcomes import calibration_of, outcomes_of
+from fedkin.records.outcomes import calibration_of
 from fedkin.records.recorder import Records
 from fedkin.records.run import bytes_by_client
 from fedkin.running.experiment import RunSettings
@@ -51,17 +52,17 @@ def round_line(outcome: Outcome, scores: Mapping[str, Score], engine: Engine) ->
 
 def summary_of(
     engine: Engine, run: RunSettings, name: str, scenario: str, records: Records, scores: Mapping[str, Score],
-    seconds: Mapping[str, float], training_paths: list[dict[str, str]],
+    outcomes: Mapping[str, Outcomes], seconds: Mapping[str, float], training_paths: list[dict[str, str]],
 ) -> dict[str, Any]:  # fmt: skip
     """Return the content of summary.json, without empty entries (no warnings, nothing missing, ...)."""
     rounds, setup, all_clients = records.rows["rounds"], engine.setup, engine.all_clients
-    seen = {id: score for id, score in scores.items() if id not in set(all_clients.unseen)}
+    seen = {id: one for id, one in outcomes.items() if id not in set(all_clients.unseen)}
     settings = setup.method.model_dump(mode="json")
     machine = {"system": platform.platform(), "processor": platform.machine(), "cores": os.cpu_count()}
     if run.device != "cpu":
         machine["gpu"] = title(torch.device(run.device))
     optional: dict[str, Any] = {
-        "calibration": calibration_of(outcomes_of(all_clients.task.metric, seen)),
+        "calibration": calibration_of(seen),
         "given": prior_knowledge(settings, run.network),
         "warnings": [
             *drifts_in(rounds),
