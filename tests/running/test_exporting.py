@@ -282,6 +282,8 @@ def test_a_text_that_a_frame_had_as_a_category_is_none_that_is_missing() -> None
     (b"age,ward,bed,admitted,smoker\n60,K\xf6ln,1,2024-01-05,true\n", "not UTF-8; save it as UTF-8"),
     (b"age,ward,bed,admitted,smoker\n61 years,a,1,2024-01-05,true\n", "column 'age', row 1: expected a number"),
     (b"age;ward;bed;admitted;smoker\n61,500;a;1;2024-01-05;true\n", "got '61,500'; write 61.5 and 2026-01-31, or as"),
+    (b"age;ward;bed;admitted;smoker\n7;a;1;2024-01-05;true\n1.104;a;1;2024-01-05;true\n",
+     "column 'age', row 2: '1.104' may be 1104 or 1.104; data.decimal or data.thousands of the run says which"),
     (b"age,ward,bed,admitted,smoker\n", "no rows"),
     (b"", "no rows"),
     (None, "No such file"),

@@ -239,18 +239,20 @@ def _code(value: Any, places: Mapping[str, int]) -> int:
 
 def _csv_columns(path: str, model: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Read the model's columns of a CSV file, as the run read its file; raises OSError, ValueError and csv.Error."""
-    form = model["csv"]
-    cells = _csv_cells(path, form["delimiter"])
+    cells, delimiter = _csv_cells(path, model["csv"]["delimiter"])
+    form = {**model["csv"], "delimiter": delimiter}
     columns = {}
     for column in model["columns"] or ():
         if (texts := cells.get(column["name"])) is not None:
-            marks = {**form, "decimal": form["decimal"] or _decimal_of(texts, form)}
+            marks = dict(form)
+            if column["kind"] == "number" and not (form["decimal"] or form["thousands"]):
+                marks["decimal"] = _decimal_of(texts, column["name"], form)
             columns[column["name"]] = [_cell(text, column, row, marks) for row, text in enumerate(texts, 1)]
     return columns
 
 
-def _csv_cells(path: str, delimiter: str | None) -> dict[str, Sequence[str]]:
-    """Read the cells of a CSV file by column; without a delimiter, the most frequent one in the first line counts."""
+def _csv_cells(path: str, delimiter: str | None) -> tuple[dict[str, Sequence[str]], str]:
+    """(the cells of a CSV file by column, the delimiter: if none is given, the most frequent one in the first line)."""
     try:
         text = Path(path).read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -262,16 +264,25 @@ def _csv_cells(path: str, delimiter: str | None) -> dict[str, Sequence[str]]:
     for number, row in enumerate(rows, 1):
         if len(row) != len(head):
             raise ValueError(f"row {number}: expected {len(head)} cells, one for each column, got {len(row)}")
-    return dict(zip(head, zip(*rows, strict=True), strict=True))
+    return dict(zip(head, zip(*rows, strict=True), strict=True)), delimiter
 
 
-def _decimal_of(texts: Sequence[str], form: Mapping[str, Any]) -> str | None:
-    """Return the decimal sign of numbers with commas, as training finds it; None if it is not clear, or not needed."""
+def _decimal_of(texts: Sequence[str], name: str, form: Mapping[str, Any]) -> str | None:
+    """Return the decimal sign of numbers with commas, as training finds it; None if it is not clear, or not needed.
+
+    Raises ValueError if points may be marks of thousands; beside commas as delimiters they are decimal signs.
+    """
     numbers = [text.strip() for text in texts if text not in form["missing"]]
     in_thousands = re.compile(r"[^,]*|[+-]?[1-9][0-9]{0,2}(,[0-9]{3})+")
-    if form["thousands"] or all(map(in_thousands.fullmatch, numbers)):
-        return None
-    return next((d for d in ",." if all(_plain_number(number, d, None) is not None for number in numbers)), None)
+    if not all(map(in_thousands.fullmatch, numbers)):
+        return next((d for d in ",." if all(_plain_number(number, d, None) is not None for number in numbers)), None)
+    dotted = [number for number in numbers if "." in number] if form["delimiter"] != "," else []
+    if dotted and all(re.fullmatch(r"[+-]?[1-9][0-9]{0,2}(\.[0-9]{3})+", number) for number in dotted):
+        row = 1 + next(row for row, text in enumerate(texts) if text.strip() == dotted[0])
+        meanings = f"may be {dotted[0].replace('.', '')} or {dotted[0]}"
+        which = "data.decimal or data.thousands of the run says which"
+        raise ValueError(f"column {name!r}, row {row}: {dotted[0]!r} {meanings}; {which}")
+    return None
 
 
 def _cell(text: str, column: Mapping[str, Any], row: int, form: Mapping[str, Any]) -> Any:
