@@ -8,6 +8,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import date
 from functools import cache
 from pathlib import Path
@@ -26,7 +27,7 @@ from fedkin.data.sources.tables import Csv
 from fedkin.errors import ConfigError, DataError
 from fedkin.federation import Federation
 from fedkin.federation.table_encoding import Encoding, profile
-from fedkin.federation.table_values import as_table
+from fedkin.federation.table_values import as_table, need_known_texts
 from fedkin.running import exported
 from fedkin.running.experiment import Experiment
 from fedkin.running.export import columns_of, export_model
@@ -127,6 +128,30 @@ def test_the_encoding_beside_the_program_is_that_of_the_run() -> None:
     np.testing.assert_array_equal(inputs, encoding(as_table(rows)))
     endless = exported.arrays_of({**rows, "b": [3.0, 1e9, float("inf")]}, form)
     np.testing.assert_array_equal(endless[0], inputs)
+
+
+@pytest.mark.parametrize(("known", "given", "fits"), [
+    (("01067", "80331"), [1067, 80331], False),  # a number has no leading zeros
+    (("ja", "nein"), [True, False], False),
+    (("ja", "nein"), [1, None], False),
+    (("1", "2", "unknown"), [1.0, 2.0, None, 3.0], True),
+    (("false", "true"), [True, None], True),
+    (("01", "02"), [None, None], True),
+    ((), [1, 2], True),
+])  # fmt: skip
+def test_numbers_in_place_of_the_texts_of_training_are_refused(
+    known: tuple[str, ...], given: list[Any], fits: bool
+) -> None:
+    column = {"name": "plz", "kind": "category", "values": known, "flagged": False}
+    for check in (
+        lambda: need_known_texts(as_table({"plz": given}), "plz", known),
+        lambda: exported._encoded(given, column, 10.0),
+    ):
+        wrong = pytest.raises(
+            (DataError, ValueError), match=f"'plz': expected texts such as '{known[:1] and known[0]}'"
+        )
+        with nullcontext() if fits else wrong:
+            check()
 
 
 def test_stored_images_and_several_arrays_go_in_as_they_are(tmp_path: Path) -> None:

@@ -122,11 +122,23 @@ def _encoded(values: list[Any], column: Mapping[str, Any], far: float) -> list[A
         scaled = (numbers - column["mean"]) / (column["spread"] or math.inf)
         inputs = [np.clip(np.where(missing, 0.0, scaled), -far, far)]
     else:
+        _need_known_texts(values, column)
         places = {value: number for number, value in enumerate(column["values"])}
         codes = np.array([_code(value, places) for value in values])
         missing = codes < 0
         inputs = [codes == at for at in range(len(places) + 1)]
     return [*inputs, *([missing] if column["flagged"] else [])]
+
+
+def _need_known_texts(values: list[Any], column: Mapping[str, Any]) -> None:
+    """Raise ValueError for numbers, or true and false, where training had texts that these cannot be."""
+    known = column["values"]
+    given = next((v for v in map(_of_python, values) if isinstance(v, int | float) and not _missing(v)), None)
+    if given is None or not known:
+        return
+    coded = next((text for text in known if re.fullmatch("0[0-9]+", text)), None)
+    if coded or not any(text in ("true", "false") or _plain_number(text, None, None) is not None for text in known):
+        raise ValueError(f"column {column['name']!r}: expected texts such as {coded or known[0]!r}, got {given}")
 
 
 def _column(rows: Any, name: str) -> Any:
