@@ -297,6 +297,12 @@ def test_the_file_of_the_training_rows_gives_the_run_s_predictions(
     np.testing.assert_allclose(printed(path, place, monkeypatch, capsys), expected, rtol=1e-5)
 
 
+def test_the_line_with_which_excel_names_the_delimiter_is_no_row(tmp_path: Path) -> None:
+    place = tmp_path / "new.csv"
+    place.write_text('sep=|\nage|ward\n60|"a,b;c"\n', encoding="utf-8-sig")
+    assert exported._csv_cells(str(place), None) == ({"age": ("60",), "ward": ("a,b;c",)}, "|")
+
+
 def test_a_text_that_a_frame_had_as_a_category_is_none_that_is_missing() -> None:
     column, form = {"name": "drug", "kind": "category", "values": ["NA", "K"]}, {"missing": ["NA", ""]}
     assert [exported._cell(text, column, 1, form) for text in ("NA", "", "K")] == ["NA", None, "K"]
@@ -309,6 +315,7 @@ def test_a_text_that_a_frame_had_as_a_category_is_none_that_is_missing() -> None
     (b"age;ward;bed;admitted;smoker\n61,500;a;1;2024-01-05;true\n", "got '61,500'; write 61.5 and 2026-01-31, or as"),
     (b"age;ward;bed;admitted;smoker\n7;a;1;2024-01-05;true\n1.104;a;1;2024-01-05;true\n",
      "column 'age', row 2: '1.104' may be 1104 or 1.104; data.decimal or data.thousands of the run says which"),
+    (b"age,age,ward,bed,admitted,smoker\n60,61,a,1,2024-01-05,true\n", "two columns are called 'age'"),
     (b"age,ward,bed,admitted,smoker\n", "no rows"),
     (b"", "no rows"),
     (None, "No such file"),

@@ -269,8 +269,12 @@ def _csv_cells(path: str, delimiter: str | None) -> tuple[dict[str, Sequence[str
         text = Path(path).read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"byte {error.start} is not UTF-8; save it as UTF-8 (in a spreadsheet: CSV UTF-8)") from None
+    if (stated := re.match(r'"?sep=(.)"?[ \t]*(\r\n|\r|\n)', text)) is not None:  # as Excel writes it
+        text, delimiter = text[stated.end() :], delimiter or stated[1]
     delimiter = delimiter or max(",;\t|", key=text.partition("\n")[0].count)
     head, *rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter) if row] or [[]]
+    if twice := [name for place, name in enumerate(head) if name in head[:place]]:
+        raise ValueError(f"two columns are called {twice[0]!r}; rename one")
     if not rows:
         raise ValueError("no rows; expected at least one below the names of the columns")
     for number, row in enumerate(rows, 1):
