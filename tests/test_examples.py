@@ -32,7 +32,7 @@ def test_the_page_of_data() -> None:
 
 
 @pytest.mark.usefixtures("forgotten", "here")
-@pytest.mark.parametrize("page", ["docs/writing-a-method.md", "docs/models.md", "docs/tasks.md"])
+@pytest.mark.parametrize("page", ["docs/advise.md", "docs/models.md", "docs/tasks.md", "docs/writing-a-method.md"])
 def test_pages(page: str) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), flags=re.S)
     assert blocks

@@ -8,6 +8,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import date
 from functools import cache
 from pathlib import Path
@@ -26,7 +27,7 @@ from fedkin.data.sources.tables import Csv
 from fedkin.errors import ConfigError, DataError
 from fedkin.federation import Federation
 from fedkin.federation.table_encoding import Encoding, profile
-from fedkin.federation.table_values import as_table
+from fedkin.federation.table_values import as_table, need_known_texts
 from fedkin.running import exported
 from fedkin.running.experiment import Experiment
 from fedkin.running.export import columns_of, export_model
@@ -127,6 +128,30 @@ def test_the_encoding_beside_the_program_is_that_of_the_run() -> None:
     np.testing.assert_array_equal(inputs, encoding(as_table(rows)))
     endless = exported.arrays_of({**rows, "b": [3.0, 1e9, float("inf")]}, form)
     np.testing.assert_array_equal(endless[0], inputs)
+
+
+@pytest.mark.parametrize(("known", "given", "fits"), [
+    (("01067", "80331"), [1067, 80331], False),  # a number has no leading zeros
+    (("ja", "nein"), [True, False], False),
+    (("ja", "nein"), [1, None], False),
+    (("1", "2", "unknown"), [1.0, 2.0, None, 3.0], True),
+    (("false", "true"), [True, None], True),
+    (("01", "02"), [None, None], True),
+    ((), [1, 2], True),
+])  # fmt: skip
+def test_numbers_in_place_of_the_texts_of_training_are_refused(
+    known: tuple[str, ...], given: list[Any], fits: bool
+) -> None:
+    column = {"name": "plz", "kind": "category", "values": known, "flagged": False}
+    for check in (
+        lambda: need_known_texts(as_table({"plz": given}), "plz", known),
+        lambda: exported._encoded(given, column, 10.0),
+    ):
+        wrong = pytest.raises(
+            (DataError, ValueError), match=f"'plz': expected texts such as '{known[:1] and known[0]}'"
+        )
+        with nullcontext() if fits else wrong:
+            check()
 
 
 def test_stored_images_and_several_arrays_go_in_as_they_are(tmp_path: Path) -> None:
@@ -272,6 +297,12 @@ def test_the_file_of_the_training_rows_gives_the_run_s_predictions(
     np.testing.assert_allclose(printed(path, place, monkeypatch, capsys), expected, rtol=1e-5)
 
 
+def test_the_line_with_which_excel_names_the_delimiter_is_no_row(tmp_path: Path) -> None:
+    place = tmp_path / "new.csv"
+    place.write_text('sep=|\nage|ward\n60|"a,b;c"\n', encoding="utf-8-sig")
+    assert exported._csv_cells(str(place), None) == ({"age": ("60",), "ward": ("a,b;c",)}, "|")
+
+
 def test_a_text_that_a_frame_had_as_a_category_is_none_that_is_missing() -> None:
     column, form = {"name": "drug", "kind": "category", "values": ["NA", "K"]}, {"missing": ["NA", ""]}
     assert [exported._cell(text, column, 1, form) for text in ("NA", "", "K")] == ["NA", None, "K"]
@@ -282,6 +313,9 @@ def test_a_text_that_a_frame_had_as_a_category_is_none_that_is_missing() -> None
     (b"age,ward,bed,admitted,smoker\n60,K\xf6ln,1,2024-01-05,true\n", "not UTF-8; save it as UTF-8"),
     (b"age,ward,bed,admitted,smoker\n61 years,a,1,2024-01-05,true\n", "column 'age', row 1: expected a number"),
     (b"age;ward;bed;admitted;smoker\n61,500;a;1;2024-01-05;true\n", "got '61,500'; write 61.5 and 2026-01-31, or as"),
+    (b"age;ward;bed;admitted;smoker\n7;a;1;2024-01-05;true\n1.104;a;1;2024-01-05;true\n",
+     "column 'age', row 2: '1.104' may be 1104 or 1.104; data.decimal or data.thousands of the run says which"),
+    (b"age,age,ward,bed,admitted,smoker\n60,61,a,1,2024-01-05,true\n", "two columns are called 'age'"),
     (b"age,ward,bed,admitted,smoker\n", "no rows"),
     (b"", "no rows"),
     (None, "No such file"),

@@ -24,6 +24,8 @@ _UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 _EXACT = 2.0**53
 # A whole number, or one with a decimal point or comma.
 _NUMBER = re.compile(r"[+-]?[0-9]+([.,][0-9]+)?")
+# A code that no number is written as.
+_LEADING = re.compile(r"0[0-9]+")
 
 
 def as_table(frame: Any) -> pa.Table:
@@ -120,6 +122,19 @@ def need_numbers(table: pa.Table, name: str, where: str, expected: str) -> None:
             "2026-01-31 10:00), and pandas.to_datetime makes dates of them in a frame"
         )
         raise DataError(f"{where}: column {name!r}: expected {expected}, got {got}{how if 'date' in expected else ''}")
+
+
+def need_known_texts(table: pa.Table, name: str, known: Collection[str]) -> None:
+    """Raise DataError for numbers, or true and false, where training had texts (`known`) that these cannot be."""
+    kind = name_of_type(table.schema.field(name).type)
+    if kind not in ("numbers", "true and false") or not known or not (given := codes(table, name)[0]):
+        return
+    coded = next(filter(_LEADING.fullmatch, known), None)
+    if coded or not any(text in ("true", "false") or is_number(text) for text in known):
+        raise DataError(
+            f"column {name!r}: expected texts such as {coded or min(known)!r}, as in training, got {kind} such as "
+            f"{given[0]}"
+        )
 
 
 def name_of_type(stored: pa.DataType) -> str:

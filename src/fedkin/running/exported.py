@@ -122,11 +122,23 @@ def _encoded(values: list[Any], column: Mapping[str, Any], far: float) -> list[A
         scaled = (numbers - column["mean"]) / (column["spread"] or math.inf)
         inputs = [np.clip(np.where(missing, 0.0, scaled), -far, far)]
     else:
+        _need_known_texts(values, column)
         places = {value: number for number, value in enumerate(column["values"])}
         codes = np.array([_code(value, places) for value in values])
         missing = codes < 0
         inputs = [codes == at for at in range(len(places) + 1)]
     return [*inputs, *([missing] if column["flagged"] else [])]
+
+
+def _need_known_texts(values: list[Any], column: Mapping[str, Any]) -> None:
+    """Raise ValueError for numbers, or true and false, where training had texts that these cannot be."""
+    known = column["values"]
+    given = next((v for v in map(_of_python, values) if isinstance(v, int | float) and not _missing(v)), None)
+    if given is None or not known:
+        return
+    coded = next((text for text in known if re.fullmatch("0[0-9]+", text)), None)
+    if coded or not any(text in ("true", "false") or _plain_number(text, None, None) is not None for text in known):
+        raise ValueError(f"column {column['name']!r}: expected texts such as {coded or known[0]!r}, got {given}")
 
 
 def _column(rows: Any, name: str) -> Any:
@@ -239,39 +251,54 @@ def _code(value: Any, places: Mapping[str, int]) -> int:
 
 def _csv_columns(path: str, model: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Read the model's columns of a CSV file, as the run read its file; raises OSError, ValueError and csv.Error."""
-    form = model["csv"]
-    cells = _csv_cells(path, form["delimiter"])
+    cells, delimiter = _csv_cells(path, model["csv"]["delimiter"])
+    form = {**model["csv"], "delimiter": delimiter}
     columns = {}
     for column in model["columns"] or ():
         if (texts := cells.get(column["name"])) is not None:
-            marks = {**form, "decimal": form["decimal"] or _decimal_of(texts, form)}
+            marks = dict(form)
+            if column["kind"] == "number" and not (form["decimal"] or form["thousands"]):
+                marks["decimal"] = _decimal_of(texts, column["name"], form)
             columns[column["name"]] = [_cell(text, column, row, marks) for row, text in enumerate(texts, 1)]
     return columns
 
 
-def _csv_cells(path: str, delimiter: str | None) -> dict[str, Sequence[str]]:
-    """Read the cells of a CSV file by column; without a delimiter, the most frequent one in the first line counts."""
+def _csv_cells(path: str, delimiter: str | None) -> tuple[dict[str, Sequence[str]], str]:
+    """(the cells of a CSV file by column, the delimiter: if none is given, the most frequent one in the first line)."""
     try:
         text = Path(path).read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"byte {error.start} is not UTF-8; save it as UTF-8 (in a spreadsheet: CSV UTF-8)") from None
+    if (stated := re.match(r'"?sep=(.)"?[ \t]*(\r\n|\r|\n)', text)) is not None:  # as Excel writes it
+        text, delimiter = text[stated.end() :], delimiter or stated[1]
     delimiter = delimiter or max(",;\t|", key=text.partition("\n")[0].count)
     head, *rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter) if row] or [[]]
+    if twice := [name for place, name in enumerate(head) if name in head[:place]]:
+        raise ValueError(f"two columns are called {twice[0]!r}; rename one")
     if not rows:
         raise ValueError("no rows; expected at least one below the names of the columns")
     for number, row in enumerate(rows, 1):
         if len(row) != len(head):
             raise ValueError(f"row {number}: expected {len(head)} cells, one for each column, got {len(row)}")
-    return dict(zip(head, zip(*rows, strict=True), strict=True))
+    return dict(zip(head, zip(*rows, strict=True), strict=True)), delimiter
 
 
-def _decimal_of(texts: Sequence[str], form: Mapping[str, Any]) -> str | None:
-    """Return the decimal sign of numbers with commas, as training finds it; None if it is not clear, or not needed."""
+def _decimal_of(texts: Sequence[str], name: str, form: Mapping[str, Any]) -> str | None:
+    """Return the decimal sign of numbers with commas, as training finds it; None if it is not clear, or not needed.
+
+    Raises ValueError if points may be marks of thousands; beside commas as delimiters they are decimal signs.
+    """
     numbers = [text.strip() for text in texts if text not in form["missing"]]
     in_thousands = re.compile(r"[^,]*|[+-]?[1-9][0-9]{0,2}(,[0-9]{3})+")
-    if form["thousands"] or all(map(in_thousands.fullmatch, numbers)):
-        return None
-    return next((d for d in ",." if all(_plain_number(number, d, None) is not None for number in numbers)), None)
+    if not all(map(in_thousands.fullmatch, numbers)):
+        return next((d for d in ",." if all(_plain_number(number, d, None) is not None for number in numbers)), None)
+    dotted = [number for number in numbers if "." in number] if form["delimiter"] != "," else []
+    if dotted and all(re.fullmatch(r"[+-]?[1-9][0-9]{0,2}(\.[0-9]{3})+", number) for number in dotted):
+        row = 1 + next(row for row, text in enumerate(texts) if text.strip() == dotted[0])
+        meanings = f"may be {dotted[0].replace('.', '')} or {dotted[0]}"
+        which = "data.decimal or data.thousands of the run says which"
+        raise ValueError(f"column {name!r}, row {row}: {dotted[0]!r} {meanings}; {which}")
+    return None
 
 
 def _cell(text: str, column: Mapping[str, Any], row: int, form: Mapping[str, Any]) -> Any:

@@ -18,7 +18,7 @@ from fedkin.federation.arrays import is_finite
 from fedkin.federation.inputs import CODES, map_arrays, parts
 from fedkin.federation.samples import prepared
 from fedkin.federation.table_encoding import Encoding, Target
-from fedkin.federation.table_values import as_table, kinds_of
+from fedkin.federation.table_values import as_table, kinds_of, need_known_texts
 from fedkin.keys import key
 from fedkin.learning.models import MODELS
 from fedkin.learning.models.custom import Modules, pair_of
@@ -263,6 +263,8 @@ class Loaded(Mapping[str, nn.Module]):
                     raise DataError(
                         f"column {name!r}: expected numbers, as in training, got {table.schema.field(name).type}"
                     )
+                if kind == "category":
+                    need_known_texts(table, name, self.encoding.values[name])
             return self.encoding(table)
         except DataError as error:
             raise DataError(f"frame: {error}") from None
