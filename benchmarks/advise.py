@@ -18,7 +18,7 @@ import resource
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -142,8 +142,11 @@ def one(seed: int, kind: str = "risk", keep: Path | None = None) -> dict[str, An
     begun = time.process_time()
     federation, made = hospitals(seed, "regression" if kind == "regression" else "risk")
     # Samples do not change with time: this tests how holding out the latest ones affects the intervals.
-    times = {id: np.arange(client.size, dtype=float) for id, client in federation.items()} if kind == "time" else None
-    found = advise(federation, Bench(BENCH.model, BENCH.training, BENCH.run, seed), PLAN, times=times, folder=keep)
+    if kind == "time":
+        times = {id: torch.arange(client.size, dtype=torch.float64) for id, client in federation.items()}
+        dated = [replace(client, train=replace(client.train, time=times[id])) for id, client in federation.items()]
+        federation = Federation(dated, federation.task)
+    found = advise(federation, Bench(BENCH.model, BENCH.training, BENCH.run, seed), PLAN, folder=keep)
     spent = time.process_time() - begun
     told = {id: hospital.group for id, hospital in made.items()}
     rng = np.random.default_rng([7, seed])

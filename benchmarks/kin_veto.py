@@ -60,7 +60,7 @@ class Runs:
         self.net = Net.build(lambda: model.build(task), key(seed, "net"), torch.float32)
         self.module = self.net.scratch()
         self.parts = {
-            id: tuple(client.train.take(rows) for rows in kin.held_out(client.size))
+            id: tuple(client.train.take(rows) for rows in kin.held_out(client.train))
             for id, client in self.federation.items()
         }
         fewer = Federation(

@@ -15,7 +15,6 @@ import fedkin.advice.work as work
 from advised import BENCH, LONER, QUICK, A, advised, federation, hospitals
 from fedkin.advice import Advice, OfClient, Plan, advise
 from fedkin.advice.advising import _judgeable
-from fedkin.advice.recommending import times_of
 from fedkin.errors import ConfigError, DataError, RunError
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.running.api import run
@@ -55,8 +54,17 @@ def test_no_verdict_on_a_client_with_two_events(found: Advice) -> None:
     assert found["hal"].gain is None
 
 
+def dated(made: Federation, *ids: str) -> Federation:
+    """The federation with times of these clients' training samples, or of all: ascending in stored order."""
+    clients = [
+        replace(client, train=replace(client.train, time=torch.arange(client.size, dtype=torch.float64)))
+        if id in (ids or made) else client for id, client in made.items()
+    ]  # fmt: skip
+    return Federation(clients, made.task, made.name)
+
+
 def test_with_times_it_says_which_events_were_counted(made: Federation) -> None:
-    judgeable = _judgeable(made, Plan(), 0, {id: np.arange(made[id].size, dtype=float) for id in made})
+    judgeable = _judgeable(dated(made), Plan(), 0)
     assert "hal" not in judgeable.ids.values()
     assert re.fullmatch(r"[012] events? in the latest 25% of its rows", judgeable.unknown["hal"])
 
@@ -81,7 +89,7 @@ def test_test_samples_change_nothing_but_the_test_figures(made: Federation, foun
 def test_one_client_is_refused_before_its_samples_are_read(made: Federation) -> None:
     one = Federation([next(iter(made.values()))], made.task)
     with pytest.raises(DataError, match="advice compares clients, and here is only ann; expected at least 2"):
-        advise(one, BENCH, QUICK, times={"ann": np.arange(1.0)})
+        advise(one, BENCH, QUICK)
 
 
 def test_neither_names_nor_a_client_with_too_few_events_change_anything(made: Federation, found: Advice) -> None:
@@ -220,13 +228,13 @@ def of_persons(made: Federation, **persons: Any) -> Federation:
 
 def test_a_client_without_advice_lacks_samples_or_persons() -> None:
     one, two = federation({"a": (A, 90), "b": (A, 1)}), federation({"a": (A, 90), "b": (A, 60)})
-    assert re.fullmatch(r"[01] (non-)?events?", _judgeable(one, Plan(folds=3), 0, {}).unknown["b"])
+    assert re.fullmatch(r"[01] (non-)?events?", _judgeable(one, Plan(folds=3), 0).unknown["b"])
     two = of_persons(two, b=np.arange(60) // 10)
-    assert re.fullmatch(r"\d persons? with(out)? an event", _judgeable(two, Plan(folds=3), 0, {}).unknown["b"])
+    assert re.fullmatch(r"\d persons? with(out)? an event", _judgeable(two, Plan(folds=3), 0).unknown["b"])
     classes = federation({"a": (A, 90), "b": (A, 60)}, "classification")
     # Some rows of the earliest person are among the latest 25 %, so none is left to train on.
     classes = of_persons(classes, b=np.maximum(np.arange(60) - 52, 0))
-    found = _judgeable(classes, Plan(folds=3), 0, {"b": np.arange(60.0)})
+    found = _judgeable(dated(classes, "b"), Plan(folds=3), 0)
     assert found.unknown == {"b": "too few persons"}
     assert found.has == {"a": "90 samples", "b": "8 persons"}
 
@@ -279,8 +287,8 @@ def test_the_times_are_those_of_each_client_s_training_rows(tmp_path: Path) -> N
     data = {"source": "csv", "path": "t.csv", "target": "died", "client": "site", "time": "day"}
     own = Experiment.of({**TABLE, "data": data, "scenario": {"name": "natural"}, "model": {"name": "mlp"}})
     federation = own.federation(tmp_path)
-    times = times_of(own, federation, tmp_path)
-    for place, (id, client) in enumerate(sorted(federation.items())):
-        assert sorted(times[id]) == list(range(place, 128, 2))  # the latest fifth is tested
+    for place, (_, client) in enumerate(sorted(federation.items())):
+        times = present(client.train.times())
+        assert sorted(times) == list(range(place, 128, 2))  # the latest fifth is tested
         copies = np.asarray(client.train.inputs(slice(None)))[:, 0]
-        assert np.corrcoef(times[id], copies)[0, 1] == pytest.approx(1)
+        assert np.corrcoef(times, copies)[0, 1] == pytest.approx(1)

@@ -217,7 +217,8 @@ def test_coefficients_of_a_separable_client_are_finite() -> None:
 def test_the_page_states_the_factors_of_the_code() -> None:
     page = " ".join((Path(__file__).parents[2] / "docs/advise.md").read_text(encoding="utf-8").split())
     samples = Samples(torch.zeros(40, 3), torch.arange(40) % 2)
-    dealt, late = (folds_of(samples, RISK, 5, "a", 0, when) for when in (None, np.arange(40.0)))
+    dated = replace(samples, time=torch.arange(40, dtype=torch.float64))
+    dealt, late = (folds_of(each, RISK, 5, "a", 0) for each in (samples, dated))
     assert dealt.share == 4 / 5
     assert late.share == 3 / 4
     said = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,8 @@ def test_events_are_dealt_evenly_also_if_patients_are_kept_together() -> None:
 
 def test_with_times_the_latest_are_validated_in_stretches() -> None:
     when = np.random.default_rng(0).permutation(40).astype(float)
-    found = folds_of(samples([0, 1] * 20), RISK, 5, "a", 0, when)
+    dated = replace(samples([0, 1] * 20), time=torch.from_numpy(when))
+    found = folds_of(dated, RISK, 5, "a", 0)
     assert found.splits == 1
     assert when[found.validated(0)].min() > when[found.trained(0)].max()
     assert len(found.validated(0)) == 10
@@ -59,7 +61,8 @@ def test_with_times_the_latest_are_validated_in_stretches() -> None:
 
 def test_with_times_nothing_of_a_validated_patient_is_trained_on() -> None:
     when, patient = np.arange(40.0), np.arange(40) % 10
-    found = folds_of(samples([0, 1] * 20, patient), RISK, 5, "a", 0, when)
+    dated = replace(samples([0, 1] * 20, patient), time=torch.from_numpy(when))
+    found = folds_of(dated, RISK, 5, "a", 0)
     assert not set(patient[found.validated(0)]) & set(patient[found.trained(0)])
 
 

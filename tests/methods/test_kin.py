@@ -249,7 +249,7 @@ def test_clients_of_one_distribution_keep_one_model() -> None:
 @pytest.mark.slow
 def test_all_levels_train_in_the_first_half_and_one_in_the_second() -> None:
     engine, plain = (engine_of(TWO_GROUPS, m, rounds=6) for m in (Kin(), FedAvg()))
-    kept = {id: len(held_out(c.train.units())[0]) for id, c in TWO_GROUPS.items()}
+    kept = {id: len(held_out(c.train)[0]) for id, c in TWO_GROUPS.items()}
     for number in range(1, 7):
         ours, theirs = engine.round(number), plain.round(number)
         phases = {row.phase for row in ours.traffic}
@@ -288,9 +288,19 @@ def test_short_runs_end_with_a_model_for_everybody(rounds: int) -> None:
     assert result.accuracy > 0.2
 
 
+def samples_of_zeros(n: int) -> Samples:
+    return Samples(torch.zeros(n, 1), torch.zeros(n))
+
+
+def test_held_out_samples_follow_time() -> None:
+    when = np.random.default_rng(0).permutation(50)
+    by_time = held_out(replace(samples_of_zeros(50), time=torch.from_numpy(when.astype(float))))[1]
+    assert sorted(when[by_time]) == held_out(samples_of_zeros(50))[1]
+
+
 def test_held_out_samples_are_at_the_same_places_for_all() -> None:
     for n in (0, 1, 4, 5, 24, 25, 60, 1000):
-        kept, held = held_out(np.arange(n))
+        kept, held = held_out(samples_of_zeros(n))
         assert sorted([*kept, *held]) == list(range(n))
         assert abs(len(held) - n / 5) <= 1 + n / 20
 
@@ -305,7 +315,7 @@ def test_held_out_samples_and_all_others_of_their_persons_train_nothing(people: 
     def held(client: Client) -> list[int]:
         rows = np.arange(len(client.train))
         places = rows if people is None else rows % people  # blocks of 1 person, of which one in 5 is held out
-        return held_out(rows)[1] if people is None else np.flatnonzero(places % 5 == 2).tolist()
+        return held_out(client.train)[1] if people is None else np.flatnonzero(places % 5 == 2).tolist()
 
     first, second = (
         Federation([changed(c, held(c) if alter else []) for c in TWO_GROUPS.values()], TWO_GROUPS.task, "kin")
@@ -361,7 +371,7 @@ def test_the_mean_head_is_the_weighted_mean_of_what_each_client_solves() -> None
     assert list(request.messages) == list(TWO_GROUPS)
     heads, sizes, replies = [], [], {}
     for id, client in TWO_GROUPS.items():
-        rows = held_out(client.train.units())[0]
+        rows = held_out(client.train)[0]
         kept = client.train.take(rows)
         features = (client.train.x[rows].flatten(1) @ weight.T + bias).relu()
         (head,) = pulled_heads(models, features, kept.labels(), [Strength(1.0, 1.0)], TWO_GROUPS.task)
@@ -787,7 +797,7 @@ def test_a_trial_on_fewer_samples_adds_no_step_on_the_rest() -> None:
     training = Training(batch_size=32, local_epochs=1)
     assert in_proportion(training, 65, 80).batch_size == 26
     for n in range(5, 200):
-        kept = len(held_out(np.arange(n))[0])
+        kept = len(held_out(samples_of_zeros(n))[0])
         assert training.steps(n) - 1 <= in_proportion(training, kept, n).steps(kept) <= training.steps(n)
     assert in_proportion(training.model_copy(update={"batch_size": "all"}), 65, 80).batch_size == "all"
 

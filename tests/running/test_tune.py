@@ -81,6 +81,19 @@ def test_samples_of_a_person_are_held_out_together(tmp_path: Path) -> None:
         assert not trained & tested
 
 
+@pytest.mark.parametrize("person", [None, "patient"])
+def test_if_times_are_known_the_latest_samples_are_held_out(tmp_path: Path, person: str | None) -> None:
+    day = np.random.default_rng(0).permutation(120)
+    frame = pd.DataFrame(
+        {"site": np.repeat(["a", "b"], 60), "patient": day // 3, "day": day, "age": day % 7, "died": day % 2}
+    )
+    federation = Federation.from_frame(frame, target="died", client="site", time="day", person=person)
+    for client in held_out(federation, HoldOut("samples", 0.25), 0).values():
+        trained, tested = (present(samples.times()) for samples in (client.train, client.test))
+        assert trained.max() < tested.min()
+        assert len(np.unique(tested)) == (len(tested) if person is None else len(set(client.test.units())))
+
+
 def test_clients_that_were_unseen_take_no_part_in_tuning(federation: Federation) -> None:
     away = sorted(federation)[0]
     marked = [replace(client, seen=client.id != away) for client in federation.values()]

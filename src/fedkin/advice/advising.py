@@ -28,7 +28,6 @@ from fedkin.advice.work import LATEST, Bench, Folds, Outputs, Progress, Work, fo
 from fedkin.analysis.paired import Difference, difference
 from fedkin.errors import ConfigError, DataError, RunError
 from fedkin.federation import Federation
-from fedkin.federation.arrays import Floats
 from fedkin.federation.samples import hash_of
 from fedkin.learning.sgd import infer
 from fedkin.methods.blocks.pulled_head import SHARED
@@ -56,7 +55,6 @@ def advise(
     bench: Bench,
     plan: Plan | None = None,
     *,
-    times: Mapping[str, Floats] | None = None,
     folder: Path | None = None,
     progress: Progress = lambda step, done, total: None,
     goes_on: Callable[[int], bool] = lambda rate: True,
@@ -64,11 +62,11 @@ def advise(
 ) -> Advice:
     """Recommend which clients should train together, judged on held-out training samples.
 
-    Test samples are used only for the test figures in the advice. times: of clients' training samples, by id; the
-    latest are then held out. folder: where finished runs are stored, so that the same call resumes after a stop.
-    progress(step, done, total) is called with the progress. goes_on(rate) is called with the number of each rate of the
-    plan before its runs: whether there is time for it; the folder's plan then lacks rates that are left out. partners:
-    compute what each partner adds only if at most this many clients can be judged.
+    Test samples are used only for the test figures in the advice. If samples have times, the latest are held out.
+    folder: where finished runs are stored, so that the same call resumes after a stop. progress(step, done, total) is
+    called with the progress. goes_on(rate) is called with the number of each rate of the plan before its runs: whether
+    there is time for it; the folder's plan then lacks rates that are left out. partners: compute what each partner adds
+    only if at most this many clients can be judged.
 
     Raises ConfigError for a federation that cannot be advised on, DataError if fewer than two clients have enough
     samples.
@@ -77,7 +75,7 @@ def advise(
     if plan.rounds is not None:
         bench = replace(bench, training=bench.training.model_copy(update={"rounds": plan.rounds}))
     check(federation)
-    judgeable = _judgeable(federation, plan, bench.seed, times or {})
+    judgeable = _judgeable(federation, plan, bench.seed)
     _check_enough(judgeable, len(federation))
     renamed = judgeable.renamed(federation)
     progress("candidates", 0, 1)
@@ -133,14 +131,14 @@ class _Judgeable:
         return Federation(clients, federation.task, federation.name)
 
 
-def _judgeable(federation: Federation, plan: Plan, seed: int, times: Mapping[str, Floats]) -> _Judgeable:
+def _judgeable(federation: Federation, plan: Plan, seed: int) -> _Judgeable:
     ids, folds, unknown, all_has = dict[str, str](), dict[str, Folds](), dict[str, str](), dict[str, str]()
     for id in federation.seen:
         client = federation[id]
         name = hash_of(client.train).hex()[:16]
         while name in ids:
             name = blake2b(name.encode(), digest_size=8).hexdigest()
-        dealt = folds_of(client.train, federation.task, plan.folds, name, seed, times.get(id))
+        dealt = folds_of(client.train, federation.task, plan.folds, name, seed)
         _, all_has[id] = enough_for_verdict(federation.task, client.train)
         enough, has = enough_for_verdict(federation.task, client.train.take(np.flatnonzero(dealt.fold >= 0)))
         trains = all(len(dealt.trained(split)) for split in range(dealt.splits))

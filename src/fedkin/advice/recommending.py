@@ -1,10 +1,10 @@
-"""From an experiment to an advice in files: times of rows, a budget of time, and the experiment that follows."""
+"""From an experiment to an advice in files: a budget of time, and the experiment that follows."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,8 @@ from fedkin.advice.choice import enough_for_verdict
 from fedkin.advice.partners import MOST
 from fedkin.advice.result import Advice
 from fedkin.advice.work import Bench, Progress, method_of, trained
-from fedkin.data.sources.tables import TableSource
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation
-from fedkin.federation.arrays import Floats
-from fedkin.federation.table_columns import columns_of
-from fedkin.federation.table_values import numbers
 from fedkin.learning.models import MODELS
 from fedkin.records.files import read_json, write_bytes, write_json
 from fedkin.running.experiment import Experiment, without_none
@@ -142,16 +138,13 @@ def recommend(
         raise ConfigError("advice needs one net for all clients; choose another model than 'mixed'")
     federation = experiment.federation(data_root)
     bench = Bench(experiment.model, experiment.training, experiment.run, experiment.run.seed)
-    times = times_of(experiment, federation, data_root)
     plan, goes_on, most = None, lambda rate: True, MOST if partners else 0
     if budget is not None:
         progress("plan", 0, 1)
         plan, goes_on = budget.plan(federation, bench, folder), budget.goes_on
     elif partners is None:
         most = _QUICK
-    advice = advise(
-        federation, bench, plan, times=times, folder=folder, progress=progress, goes_on=goes_on, partners=most
-    )  # fmt: skip
+    advice = advise(federation, bench, plan, folder=folder, progress=progress, goes_on=goes_on, partners=most)
     final = recommended(experiment, advice, plan)
     text = "".join(f"# {line}\n" for line in (advice.sentence, advice.why)) + tomli_w.dumps(_short(final))
     write_bytes(folder / RECOMMENDED, text.encode())
@@ -165,18 +158,6 @@ def recommend(
     tables = {"heads": advice.heads, "rows": advice.rows(), "tables": advice.partner_tables()}
     write_json(folder / ADVICE, advice.to_json() | tables)
     return advice
-
-
-def times_of(experiment: Experiment, federation: Federation, data_root: Path) -> Mapping[str, Floats]:
-    """The times of each client's training samples, if these are rows of its own in a table with a column of times."""
-    source = experiment.data
-    if not isinstance(source, TableSource) or source.time is None or experiment.scenario.name != "natural":
-        return {}
-    table, reading = source.table(data_root)
-    plain = table if source.tokens is None else table.drop_columns([source.tokens])
-    when = numbers(table, source.time)[~columns_of(plain, reading).is_test]
-    trained = {id: client.train.rows for id, client in federation.items()}
-    return {id: when[rows.numpy()] for id, rows in trained.items() if rows is not None}
 
 
 def recommended(experiment: Experiment, advice: Advice, plan: Plan | None) -> Experiment:

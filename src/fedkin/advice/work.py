@@ -65,16 +65,15 @@ class Folds:
         return np.flatnonzero(self.fold >= 0) if self.by_time else np.flatnonzero(self.fold == split)
 
 
-def folds_of(samples: Samples, task: Task, count: int, name: str, seed: int, when: Floats | None = None) -> Folds:
+def folds_of(samples: Samples, task: Task, count: int, name: str, seed: int) -> Folds:
     """The folds of one client's training samples; for tasks with classes, each class is distributed evenly.
 
     A person's samples are one unit, never split. name: keys the draw; samples with the same name, seed and values have
-    the same folds. when: their times; then the share LATEST of the samples is held out, the latest ones, and folds are
-    periods of time.
+    the same folds. If times are known, the latest samples, a share LATEST, are held out, and folds are periods of time.
     """
-    unit = samples.units()
-    if when is not None:
-        return Folds(_latest(when, unit, count), count, by_time=True)
+    unit, times = samples.units(), samples.times()
+    if times is not None:
+        return Folds(_latest(times, unit, count), count, by_time=True)
     draw = rng(seed, name, "folds")
     labels = samples.labels().numpy() if task.labels else np.zeros(len(samples), np.int64)
     units = int(unit.max()) + 1
@@ -105,13 +104,10 @@ def _even(ranked: Ints, sizes: Ints, kind: Ints, count: int) -> Ints:
     return dealt
 
 
-def _latest(when: Floats, unit: Ints, count: int) -> Ints:
-    """Hold out the share LATEST of the samples in `count` periods; a unit has the time of its latest sample."""
-    n = len(when)
-    latest = np.full(n, -np.inf)
-    np.maximum.at(latest, unit, when)
-    when = latest[unit]
-    order = np.argsort(when, kind="stable")
+def _latest(times: Floats, unit: Ints, count: int) -> Ints:
+    """Hold out the share LATEST of the samples in `count` periods; all samples of a unit have one time."""
+    n = len(times)
+    order = np.argsort(times, kind="stable")
     fold = np.full(n, -1, np.int64)
     held = order[n - min(n - 1, max(round(LATEST * n), min(count, n - 1))) :]
     if len(held):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedkin.errors import ConfigError, DataError
 from fedkin.federation import Samples, Scale, Task
-from fedkin.federation.arrays import Flags, Ints, Names
+from fedkin.federation.arrays import Flags, Floats, Ints, Names
 
 if TYPE_CHECKING:
     from fedkin.federation.table_encoding import Encoding, Target
@@ -25,7 +25,7 @@ class Part:
     """One split. x: [N, ...] uint8 or float, images channels first; y: [N, ...] targets in the task's form.
 
     client, group: [N] names of each sample's client and of that client's planted group, if the data set states
-    clients. person: [N] numbers, equal for samples of one person; None: each sample is independent.
+    clients. person: [N] numbers, equal for samples of one person; None: each sample is independent. time: [N] numbers.
     """
 
     x: Tensor
@@ -33,9 +33,11 @@ class Part:
     client: Names | None = field(default=None, repr=False)
     group: Names | None = field(default=None, repr=False)
     person: Ints | None = field(default=None, repr=False)
+    time: Floats | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        columns = {"labels": self.y, "clients": self.client, "groups": self.group, "persons": self.person}
+        columns = {"labels": self.y, "clients": self.client, "groups": self.group, "persons": self.person,
+                   "times": self.time}  # fmt: skip
         for what, values in columns.items():
             if values is not None and len(values) != len(self.x):
                 raise DataError(f"samples and {what} differ in number: {len(self.x)} and {len(values)}")
@@ -88,8 +90,8 @@ class Dataset:
     def samples(self, split: Split, rows: Ints) -> Samples:
         """These rows of a split, without copying a sample."""
         part = self.part(split)
-        person = None if part.person is None else torch.from_numpy(part.person)
-        return Samples(part.x, part.y, torch.from_numpy(rows.astype(np.int64)), self.scale, person)
+        person, time = (None if each is None else torch.from_numpy(each) for each in (part.person, part.time))
+        return Samples(part.x, part.y, torch.from_numpy(rows.astype(np.int64)), self.scale, person, time)
 
     @property
     def white(self) -> float:

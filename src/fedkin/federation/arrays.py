@@ -27,11 +27,11 @@ Floats = npt.NDArray[np.float64]
 
 def clients_of(
     x: Any, y: Any, client: Any, group: Any, split: Any, test_fraction: float, classes: int | None,
-    scale: Scale | None, seed: int, kind: Kind, person: Ints | None = None,
+    scale: Scale | None, seed: int, kind: Kind, person: Ints | None = None, time: Floats | None = None,
 ) -> tuple[list[Client], Task]:  # fmt: skip
     """Return the clients and the task of `Federation.from_arrays`, in the order of first samples; x is not copied.
 
-    person: [N] as in `Samples`.
+    person, time: [N] as in `Samples`.
     Raises DataError naming the argument, and the client if the error concerns one client.
     """
     inputs = as_parts(x)
@@ -43,9 +43,8 @@ def clients_of(
         need_finite(part, where, owner)
     task, targets = targets_of(y, owner, classes, kind, shape_of(inputs))
     is_test = hold_out(owner, test_fraction, seed) if split is None else which_test(split, "split", count)
-    every = Samples(
-        inputs, torch.from_numpy(targets), None, scale, None if person is None else torch.from_numpy(person)
-    )
+    persons, times = (None if each is None else torch.from_numpy(each) for each in (person, time))
+    every = Samples(inputs, torch.from_numpy(targets), None, scale, persons, times)
     clients = [
         Client(id, every.take(own[~is_test[own]]), every.take(own[is_test[own]]), groups.get(id))
         for id, own in rows.items()

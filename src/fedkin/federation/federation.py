@@ -177,7 +177,7 @@ class Federation(Roster[Client]):
         return {id: client.size for id, client in self.items()}
 
     def fingerprint(self) -> str:
-        """A hash of every client's id, group, samples, persons and scale: equal for equal federations in any order."""
+        """A hash of every client's id, group, samples, persons, times and scale, whatever the order of clients."""
         digest = blake2b(digest_size=16)
         # Clients of a group often share one test set: it is read only once.
         hashes: dict[int, bytes] = {}
@@ -192,7 +192,9 @@ class Federation(Roster[Client]):
                 for samples in (now.train, now.test):
                     if builtins.id(samples) not in hashes:
                         persons = b"" if samples.person is None else samples.units().tobytes()
-                        hashes[builtins.id(samples)] = hash_of(samples) + persons
+                        times = samples.times()
+                        when = b"" if times is None else times.tobytes()
+                        hashes[builtins.id(samples)] = hash_of(samples) + persons + when
                     digest.update(hashes[builtins.id(samples)])
         return digest.hexdigest()
 
@@ -296,7 +298,7 @@ class Federation(Roster[Client]):
         split_of_rows = np.where(columns.is_test, "test", "train")
         clients, task = clients_of(
             arrays.x, arrays.y, columns.client, columns.group, split_of_rows, test_fraction,
-            len(meaning.classes) or None, None, seed, meaning.kind, columns.person,
+            len(meaning.classes) or None, None, seed, meaning.kind, columns.person, columns.time,
         )  # fmt: skip
         federation = cls(clients, task, name)
         federation.encoding, federation.target = arrays.encoding, meaning

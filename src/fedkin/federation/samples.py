@@ -54,7 +54,8 @@ class Samples:
     int32 and int64 (token ids, category codes) stay whole numbers; booleans in a dict (masks) become 0 and 1 in int64.
     y: [N, ...] targets in the task's form, int64 class labels [N] for most tasks; rows: int64 indices into both (None:
     all); scale: turns stored values into inputs (None: x is used unchanged); in a dict it applies to uint8 arrays only.
-    person: int64 [N], equal for samples of one person (None: the samples are independent).
+    person: int64 [N], equal for samples of one person (None: the samples are independent). time: float64 [N], ascending
+    with time (None: unknown).
     """
 
     x: Inputs
@@ -62,6 +63,7 @@ class Samples:
     rows: Tensor | None = None
     scale: Scale | None = None
     person: Tensor | None = None
+    time: Tensor | None = None
 
     def __post_init__(self) -> None:
         check_parts(self.x, len(self.y))
@@ -90,6 +92,15 @@ class Samples:
         person = self.person if self.rows is None else self.person[self.rows]
         return np.unique(person.numpy(), return_inverse=True)[1].reshape(-1)
 
+    def times(self) -> npt.NDArray[np.float64] | None:
+        """[n] the time of each sample: of a person's samples, that of the latest. None if times are unknown."""
+        if self.time is None:
+            return None
+        unit = self.units()
+        latest = np.full(int(unit.max(initial=-1)) + 1, -np.inf)
+        np.maximum.at(latest, unit, (self.time if self.rows is None else self.time[self.rows]).numpy())
+        return latest[unit]
+
     def one_per_person(self) -> Samples:
         """The first sample of each person, for tests that need independent samples; all samples if none are known."""
         if self.person is None:
@@ -106,8 +117,8 @@ class Samples:
         rows = self.rows
         if rows is None:
             return self
-        person = None if self.person is None else self.person[rows]
-        return Samples(map_arrays(lambda part: part[rows], self.x), self.y[rows], None, self.scale, person)
+        person, time = (None if each is None else each[rows] for each in (self.person, self.time))
+        return Samples(map_arrays(lambda part: part[rows], self.x), self.y[rows], None, self.scale, person, time)
 
 
 def prepared(x: Inputs, scale: Scale | None, dtype: torch.dtype) -> Any:

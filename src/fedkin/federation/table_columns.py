@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fedkin.errors import DataError, nearest
 from fedkin.federation import arrays, table_values
-from fedkin.federation.arrays import Flags, Ints, Names
+from fedkin.federation.arrays import Flags, Floats, Ints, Names
 from fedkin.federation.table_values import Column
 
 Kind = Literal["classification", "risk", "regression"]
@@ -53,7 +53,7 @@ class Columns:
 
     inputs: the input columns; kinds: number or category, for each. client, group: [n] texts. rows: the rows of each
     client. is_test: [n] True for test rows. values: [n] the target's texts. others: names of the other columns. person:
-    [n] number of each row's person at its client, if there is a column of persons.
+    [n] number of each row's person at its client, if there is a column of persons. time: [n] likewise.
     """
 
     inputs: pa.Table
@@ -65,6 +65,7 @@ class Columns:
     group: Names | None
     others: Sequence[str]
     person: Ints | None
+    time: Floats | None
 
 
 def columns_of(table: pa.Table, reading: Reading, where: str = "frame") -> Columns:
@@ -77,14 +78,15 @@ def columns_of(table: pa.Table, reading: Reading, where: str = "frame") -> Colum
     arrays.check_ids(rows, f"{where}: column {reading.client!r}")
     group = None if reading.group is None else _names(table, reading.group, where)
     person = None if reading.person is None else _persons(client, _names(table, reading.person, where))
-    is_test = _test_rows(table, reading, client, person, where)
+    time = None if reading.time is None else _times(table, reading.time, where)
+    is_test = _test_rows(table, reading, client, person, time, where)
     values = _target_texts(table, reading.target, client, where)
     inputs = table.select([name for name in table.column_names if name not in others])
     try:
         kinds = table_values.kinds_of(inputs, reading.categories)
     except DataError as error:
         raise DataError(f"{where}: {error}") from None
-    return Columns(inputs, kinds, client, rows, is_test, values, group, others, person)
+    return Columns(inputs, kinds, client, rows, is_test, values, group, others, person, time)
 
 
 def _roles(table: pa.Table, reading: Reading, where: str) -> list[str]:
@@ -141,7 +143,17 @@ def _persons(client: Names, person: Names) -> Ints:
     return np.unique(np.char.add(np.char.add(client, "\0"), person), return_inverse=True)[1].reshape(-1)
 
 
-def _test_rows(table: pa.Table, reading: Reading, client: Names, person: Ints | None, where: str) -> Flags:
+def _times(table: pa.Table, name: str, where: str) -> Floats:
+    """[n] a column of dates, times or numbers as numbers; raises DataError where one is missing."""
+    table_values.need_numbers(table, name, where, "a date, a time or a number")
+    when = table_values.numbers(table, name)
+    _need_all(table, name, np.isnan(when), where)
+    return when
+
+
+def _test_rows(
+    table: pa.Table, reading: Reading, client: Names, person: Ints | None, time: Floats | None, where: str
+) -> Flags:
     """Which rows are test rows; rows of a person are on one side."""
     split = reading.split or ("time" if reading.time is not None else "random")
     if split not in ("random", "time"):
@@ -154,13 +166,10 @@ def _test_rows(table: pa.Table, reading: Reading, client: Names, person: Ints | 
     _, first = np.unique(unit, return_index=True)
     if split == "random":
         return arrays.hold_out(client[first], reading.test_fraction, reading.seed)[unit]
-    if reading.time is None:
+    if time is None:
         raise DataError(f"{where}: split 'time' needs the name of the column: time=...")
-    table_values.need_numbers(table, reading.time, where, "a date, a time or a number")
-    when = table_values.numbers(table, reading.time)
-    _need_all(table, reading.time, np.isnan(when), where)
     latest = np.full(len(first), -np.inf)
-    np.maximum.at(latest, unit, when)
+    np.maximum.at(latest, unit, time)
     return arrays.hold_out_last(client[first], latest, reading.test_fraction)[unit]
 
 

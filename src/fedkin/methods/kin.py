@@ -21,12 +21,12 @@ from itertools import product
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from pydantic import Field
 from scipy import special
 from torch import Tensor
 
+from fedkin.federation import Samples
 from fedkin.flow import Ask, ClientFlow, Fit, Infer, Message, Params, ServerFlow, phase
 from fedkin.forms import COUNT, HEAD, NET, Integer, Shaped
 from fedkin.graph import Graph, Verdicts, apart
@@ -70,7 +70,7 @@ LEVELS = ("all", "branches", "groups")  # from one model to the most models
 MIN_TRIAL = 3  # with fewer trial rounds nothing is chosen: groups with shared heads
 MIN_HOLDOUT = 30  # with fewer held-out samples of all clients together nothing is chosen
 MIN_SURE = 4  # with fewer clients, no difference counts as clear
-FOLD, BLOCKS = 5, 25  # a client's samples are BLOCKS blocks in stored order, and one block in FOLD is held out
+FOLD, BLOCKS = 5, 25  # a client's samples are BLOCKS blocks, and one block in FOLD is held out
 DOUBT = 1.0  # within this number of standard errors, more models and a stronger pull are preferred
 SURE = 2.0  # own bodies must be better by this number of standard errors, since they cost training at each use
 OWN_HEAD = Strength(1.0, 1.0)  # pull of the heads whose mean is a level's second shared head
@@ -151,7 +151,7 @@ class Kin(SigningMethod):
     @phase(n=COUNT, params=NET.when(lambda at: not at.asked["alone"]))
     def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Train a level's model; on four fifths of the samples while levels are on trial."""
-        part = client.train.take(held_out(client.train.units())[0]) if message["trial"] else None
+        part = client.train.take(held_out(client.train)[0]) if message["trial"] else None
         training = None if part is None else in_proportion(client.training, len(part), client.size)
         if not message["alone"]:
             fitted = yield from Fit(message.params, data=part, training=training)
@@ -167,7 +167,7 @@ class Kin(SigningMethod):
     @phase(n=COUNT, params=HEAD)
     def solve_head(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Return the client's own head, fitted to the samples that it trains on during the trial."""
-        part = client.train.take(held_out(client.train.units())[0])
+        part = client.train.take(held_out(client.train)[0])
         features = yield from Infer(message.params, "features", data=part)
         (head,) = pulled_heads(message.params, features, part.labels(), [OWN_HEAD], client.task)
         return Message(n=len(part), params=head_of(with_head(message.params, head)))
@@ -178,7 +178,7 @@ class Kin(SigningMethod):
 
         In other tasks than classification the loss is in place of the share.
         """
-        part, test = (client.train.take(rows) for rows in held_out(client.train.units()))
+        part, test = (client.train.take(rows) for rows in held_out(client.train))
         tried = strengths(client.task)
         if not len(test):
             return Message(n=0, costs=torch.zeros(len(tried), 2, dtype=torch.float64))
@@ -387,20 +387,21 @@ def own_model(client: ClientView, message: Message) -> Params:
     return message.params if "params" in message else client.state.get("own", client.initial)
 
 
-def held_out(units: npt.NDArray[np.int64]) -> tuple[list[int], list[int]]:
-    """Return (training rows, held-out rows): of BLOCKS blocks of units, in stored order, one in FOLD is held out.
+def held_out(samples: Samples) -> tuple[list[int], list[int]]:
+    """Return (training rows, held-out rows): of BLOCKS blocks of persons, one in FOLD is held out.
 
-    Blocks keep neighbours in time together. Their places are the same for all clients. units: [n] the number of each
-    sample's person, or the sample's own.
+    Blocks follow time, or the stored order if times are unknown, so that neighbours in time stay together. Their places
+    are the same for all clients. A sample without a person counts as one.
 
-    >>> held_out(np.arange(6))
+    >>> held_out(Samples(torch.zeros(6, 1), torch.zeros(6)))
     ([0, 1, 3, 4, 5], [2])
-    >>> held_out(np.array([7, 7, 5, 1, 1, 3, 4]))
+    >>> held_out(Samples(torch.zeros(7, 1), torch.zeros(7), person=torch.tensor([7, 7, 5, 1, 1, 3, 4])))
     ([0, 1, 2, 5, 6], [3, 4])
     """
-    _, first, unit = np.unique(units, return_index=True, return_inverse=True)
-    place = first.argsort().argsort()[unit]  # the number of each sample's unit in stored order
-    count = max(len(first), 1)
+    _, first, unit = np.unique(samples.units(), return_index=True, return_inverse=True)
+    times = samples.times()
+    order = np.lexsort([first] if times is None else [first, times[first]])
+    place, count = order.argsort()[unit], max(len(first), 1)
     out = (place * min(BLOCKS, count) // count) % FOLD == FOLD // 2
     return np.flatnonzero(~out).tolist(), np.flatnonzero(out).tolist()
 

@@ -206,7 +206,8 @@ def held_out(federation: Federation, hold: HoldOut, seed: int) -> Federation:
     """Return the seen clients, with some of their training samples as test samples.
 
     By samples: `share` of each client's training samples become test samples, at least one and never all; a client with
-    one sample is not tested. Samples of one person stay together; `share` is then one of persons. By clients: `share`
+    one sample is not tested. Samples of one person stay together; `share` is then one of persons. If times are known,
+    the latest samples are held out. By clients: `share`
     of the clients become unseen, and are tested on all their training samples. The draws are keyed by the seed and the
     client's id. The result has neither the original test samples nor the original unseen clients.
     """
@@ -221,10 +222,12 @@ def held_out(federation: Federation, hold: HoldOut, seed: int) -> Federation:
     def split(id: str, train: Samples, phase: int) -> tuple[Samples, Samples]:
         if hold.what == "clients":
             return (train.take([]), train) if id in unseen else (train, train.take([]))
-        unit = train.units()
-        units = len(np.unique(unit))
-        order = rng(seed, "hold-out", id, phase).permutation(units)
-        held = np.isin(unit, order[: min(max(1, round(hold.share * units)), units - 1)])
+        unit, times = train.units(), train.times()
+        units, first = np.unique(unit, return_index=True)
+        order = rng(seed, "hold-out", id, phase).permutation(len(units))
+        if times is not None:
+            order = np.argsort(times[first], kind="stable")[::-1]
+        held = np.isin(unit, order[: min(max(1, round(hold.share * len(units))), len(units) - 1)])
         return train.take(np.flatnonzero(~held)), train.take(np.flatnonzero(held))
 
     def judged(client: Client) -> Client:

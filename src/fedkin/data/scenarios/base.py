@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 import numpy as np
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from fedkin.data.dataset import Dataset, Split
 from fedkin.errors import ConfigError, nearest
@@ -216,10 +217,16 @@ def _joined(parts: Sequence[Samples], what: str) -> Samples:
         raise ConfigError(f"{what}: cannot be joined, since they are on unlike scales")
     rows = [part.rows for part in parts if part.rows is not None]
     if len(rows) == len(parts) and len({(id(part.x), id(part.y)) for part in parts}) == 1:
-        return Samples(first.x, first.y, torch.cat(rows), first.scale, first.person)
+        return Samples(first.x, first.y, torch.cat(rows), first.scale, first.person, first.time)
     if len(parts) == 1:
         return first
     own = [part.own() for part in parts]
     x, y = concatenated([part.x for part in own]), torch.cat([part.y for part in own])
-    persons = [part.person for part in own if part.person is not None]
-    return Samples(x, y, None, first.scale, torch.cat(persons) if len(persons) == len(own) else None)
+    persons = _concatenated([part.person for part in own])
+    return Samples(x, y, None, first.scale, persons, _concatenated([part.time for part in own]))
+
+
+def _concatenated(columns: Sequence[Tensor | None]) -> Tensor | None:
+    """The columns one after another; None if one is missing."""
+    present = [column for column in columns if column is not None]
+    return torch.cat(present) if len(present) == len(columns) else None

@@ -231,7 +231,8 @@ def _dataset(
         how = "a client needs two rows, or two persons if data.person names them"
         _LOG.warning("%s: %d of %d clients have no test rows: %s; %s", where, len(untested), len(columns.rows),
                      first_few(untested), how)  # fmt: skip
-    train, test = Part(x, torch.from_numpy(y), columns.client, columns.group, columns.person).split(columns.is_test)
+    every = Part(x, torch.from_numpy(y), columns.client, columns.group, columns.person, columns.time)
+    train, test = every.split(columns.is_test)
     return Dataset(Path(where).name.split(".")[0], train, test, target.task(*x.shape[1:]), target=target)
 
 
