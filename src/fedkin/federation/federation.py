@@ -193,8 +193,9 @@ class Federation(Roster[Client]):
                     if builtins.id(samples) not in hashes:
                         persons = b"" if samples.person is None else samples.units().tobytes()
                         times = samples.times()
-                        when = b"" if times is None else times.tobytes()
-                        hashes[builtins.id(samples)] = hash_of(samples) + persons + when
+                        hashes[builtins.id(samples)] = (
+                            hash_of(samples) + persons + (b"" if times is None else times.tobytes())
+                        )
                     digest.update(hashes[builtins.id(samples)])
         return digest.hexdigest()
 
