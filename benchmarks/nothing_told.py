@@ -290,8 +290,11 @@ def _quick() -> str:
         body.append([method, f"{mean_rank[method]:.1f}" if method in mean_rank else "", *means, f"{above}, {below}"])
     tuned = [(name, method) for name, method in runs.finished if method != NO_RATE]
     count = sum(_is_at_border(runs, suite, *pair) for pair in tuned)
-    border = f"For {count} of {len(tuned)} pairs of a method and a federation the rate is at an end of the five tried."
-    return border + "\n\n" + _table(["method", "mean rank", *suite.federations, "above, below Local"], body)
+    said = (
+        f"For {count} of {len(tuned)} pairs of a method and a federation the rate is at an end of the five tried. A "
+        f"difference of mean ranks is\nsignificant if it is at least {ranks.difference:.1f} (Nemenyi)."
+    )
+    return said + "\n\n" + _table(["method", "mean rank", *suite.federations, "above, below Local"], body)
 
 
 def _places(*methods: str) -> str:

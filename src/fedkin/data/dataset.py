@@ -25,7 +25,8 @@ class Part:
     """One split. x: [N, ...] uint8 or float, images channels first; y: [N, ...] targets in the task's form.
 
     client, group: [N] names of each sample's client and of that client's planted group, if the data set states
-    clients. person: [N] numbers, equal for samples of one person; None: each sample is independent. time: [N] numbers.
+    clients. person: [N] numbers, equal for samples of one person; None: each sample is independent. time: [N] numbers,
+    ascending with time; None: unknown.
     """
 
     x: Tensor

@@ -53,7 +53,8 @@ class Columns:
 
     inputs: the input columns; kinds: number or category, for each. client, group: [n] texts. rows: the rows of each
     client. is_test: [n] True for test rows. values: [n] the target's texts. others: names of the other columns. person:
-    [n] number of each row's person at its client, if there is a column of persons. time: [n] likewise.
+    [n] number of each row's person at its client, if there is a column of persons. time: [n] each row's time
+    as a number, if there is a column of times.
     """
 
     inputs: pa.Table

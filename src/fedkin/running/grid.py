@@ -224,8 +224,9 @@ def held_out(federation: Federation, hold: HoldOut, seed: int) -> Federation:
             return (train.take([]), train) if id in unseen else (train, train.take([]))
         unit, times = train.units(), train.times()
         units, first = np.unique(unit, return_index=True)
-        order = rng(seed, "hold-out", id, phase).permutation(len(units))
-        if times is not None:
+        if times is None:
+            order = rng(seed, "hold-out", id, phase).permutation(len(units))
+        else:
             order = np.argsort(times[first], kind="stable")[::-1]
         held = np.isin(unit, order[: min(max(1, round(hold.share * len(units))), len(units) - 1)])
         return train.take(np.flatnonzero(~held)), train.take(np.flatnonzero(held))
