@@ -17,10 +17,11 @@ from fedkin.engines import LocalEngine, Setup
 from fedkin.errors import ConfigError
 from fedkin.federation import Change, Federation, Task
 from fedkin.flow import Fitted, Message
+from fedkin.graph.mixing import gradient_step
 from fedkin.learning.models import Mlp
 from fedkin.learning.net import Net, head_of
 from fedkin.methods import METHODS
-from fedkin.methods.mapl import CollaborationSettings, learned_graph, mixed_prototypes, previous
+from fedkin.methods.mapl import CollaborationSettings, learned_graph, mixed_prototypes, previous, similarity
 from fedkin.views import PeerView
 from methods.mapl_toys import KINDS, MAPL, PLUS, PROTOTYPES, Ran, ran, same_bits, setup_of, two_groups
 from methods.plain_loops import (
@@ -356,6 +357,31 @@ def test_one_term_alone_sees_nothing_of_the_other(step: Any) -> None:
     assert row("similarity", unlike, counts) == row("both", unlike, equal)
     assert row("confidence", unlike, counts) == row("both", alike, counts)
     assert row("both", unlike, counts) not in (row("similarity", unlike, counts), row("confidence", unlike, counts))
+
+
+def test_the_papers_confidence_is_a_share_of_the_samples_of_all_peers_heard_so_far() -> None:
+    method = MAPL(graph={"step": "paper", "rate": 0.5})
+    peer = peer_view("peer-000", ("peer-001", "peer-002", "peer-003"), method, 1)
+    ids = ["peer-000", "peer-001", "peer-002", "peer-003"]
+    sent = {id: Message(head=head, n=n) for id, head, n in zip(ids, heads(), (10, 40, 20, 80), strict=True)}
+    method.weights(peer, sent)
+    peer.state["weights"] = {"peer-000": 0.5, "peer-001": 0.3, "peer-003": 0.2}
+    fewer = {id: sent[id] for id in ids if id != "peer-002"}
+    s = similarity("weights", [message["head"] for message in fewer.values()], peer.initial, 0)
+    gamma = np.array([10, 40, 80]) / 150
+    w = gradient_step(
+        np.array([0.5, 0.3, 0.2]),
+        s,
+        0,
+        gamma=gamma,
+        mu1=0.5,
+        mu2=0.1,
+        beta=0.5,
+        eps=method.graph.eps,
+        rate=0.5,
+        steps=1,
+    )
+    assert list(method.weights(peer, fewer).values()) == pytest.approx(w.tolist(), abs=1e-12)
 
 
 def test_the_learned_graph_holds_the_rows_and_finds_groups() -> None:

@@ -53,8 +53,8 @@ class CollaborationSettings(Settings):
     terms: what speaks for a peer in Eq. 7: similarity s and confidence gamma ("both"), or one of them (Table 3).
     "similarity" treats all counts of samples as equal, "confidence" all heads as equal (s = 1).
     step: "solve": the optimum of the graph objective, every round; "paper": Algorithm 2, `steps` (E_g) projected
-    gradient steps of `rate` (eta) from the last weights, with the paper's confidence gamma, but as a share of the
-    samples of those heard in this round; "released": the released code's sign step of `rate`.
+    gradient steps of `rate` (eta) from the last weights; "released": the released code's sign step of `rate`. Both
+    have the paper's confidence gamma, as a share of the samples of all peers heard so far.
     similarity: of two heads, the cosine of their changes since the common start ("change"), of their weights
     ("weights"), or the mean cosine of the weights' rows ("rows"). None: step "solve" takes "change", "paper" "weights",
     "released" "rows".
@@ -86,12 +86,13 @@ class CollaborationSettings(Settings):
     ) -> Row:  # fmt: skip
         """Return w_i over these peers, `own` included, by id; it sums to 1.
 
-        start: the head that all peers began with; counts: numbers of training samples;
-        last: the previous weights, 0 for missing peers.
+        start: the head that all peers began with; counts: numbers of training samples of these peers, and of others
+        that were heard before; last: the previous weights, 0 for missing peers.
         """
         ids = sorted(heads)
         place = ids.index(own)
-        n = np.array([1 if self.terms == "similarity" else counts[id] for id in ids], dtype=np.float64)
+        counts = dict.fromkeys(counts, 1) if self.terms == "similarity" else counts
+        n = np.array([counts[id] for id in ids], dtype=np.float64)
         s = np.ones(len(ids))
         if self.terms != "confidence":
             kind = self.similarity or {"solve": "change", "paper": "weights", "released": "rows"}[self.step]
@@ -101,7 +102,7 @@ class CollaborationSettings(Settings):
         w = np.array([last.get(id, 0.0) for id in ids])
         w = w / w.sum() if w.sum() > 0 else np.full(len(ids), 1 / len(ids))
         mu2, beta = self._weights
-        gamma = n / n.sum()
+        gamma = n / sum(counts.values())
         if self.step == "paper":
             w = gradient_step(
                 w, s, place, gamma=gamma, mu1=self.mu1, mu2=mu2, beta=beta, eps=self.eps, rate=self.rate,
@@ -201,9 +202,12 @@ class Mapl(PeerMethod):
 
         dropped: neighbours that it asked to stop, sorted; refused_by: neighbours that asked it to stop, sorted. params:
         body theta_i, head phi_i, projection psi_i and prototypes xi_i ("prototypes.weight" [K, d], mixed). weights: the
-        row w_i of its last round, by peer id, itself included; it sums to 1.
+        row w_i of its last round, by peer id, itself included; it sums to 1. samples: numbers of training samples of
+        all peers heard so far.
         """
-        peer.state.update({"params": peer.initial, "weights": {peer.id: 1.0}, "dropped": [], "refused_by": []})
+        peer.state.update(
+            {"params": peer.initial, "weights": {peer.id: 1.0}, "samples": {}, "dropped": [], "refused_by": []}
+        )
 
     def round(self, peer: PeerView) -> PeerFlow[None]:
         """Algorithm 3 at one peer i, one round t."""
@@ -241,9 +245,9 @@ class Mapl(PeerMethod):
 
     def weights(self, peer: PeerView, heads: Mapping[str, Message]) -> Row:
         """Return this round's weights of the peer and of all peers in `heads`, before edges are dropped, Eq. 6-9."""
+        samples = peer.state["samples"] = {**peer.state["samples"], **{id: each["n"] for id, each in heads.items()}}
         return self.graph.row(
-            peer.id, {id: message["head"] for id, message in heads.items()}, head_of(peer.initial),
-            {id: message["n"] for id, message in heads.items()},
+            peer.id, {id: message["head"] for id, message in heads.items()}, head_of(peer.initial), samples,
             previous(peer.id, heads, peer.state["weights"], peer.state["dropped"]),
         )  # fmt: skip
 
