@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 
-from fedkin.analysis.intervals import Interval, auc_interval, components, mean_interval, over, wilson
+from fedkin.analysis.intervals import Interval, added, auc_interval, components, mean_interval, over, wilson
 from support import present
 
 Values = npt.NDArray[np.float64]
@@ -94,3 +94,18 @@ def test_over_is_students_interval() -> None:
     known = stats.ttest_1samp(values, 0.0).confidence_interval(0.9)
     assert over(values, 0.9) == pytest.approx((known.low, known.high))
     assert over([0.7]) is None
+
+
+def test_seeds_with_equal_means_have_the_spread_that_follows_from_their_clients() -> None:
+    """Two of 8 clients' accuracies on 20 samples differ by chance: equal means are no proof of a difference."""
+    draw = np.random.default_rng(0)
+    first = {f"c{k}": float(value) for k, value in enumerate(draw.integers(-2, 3, 8) / 20)}
+    other = dict(zip(first, [*list(first.values())[1:], first["c0"]], strict=True))
+    equal = present(added({0: first, 1: other}))
+    spread = math.sqrt(np.mean([np.var([first[id], other[id]], ddof=1) for id in first]) / 8)
+    half = stats.t.ppf(0.975, 1) * spread / math.sqrt(2)
+    assert (equal.low, equal.high) == pytest.approx((equal.value - half, equal.value + half))
+    assert equal.value != 0
+    assert equal.against() == "cannot be told apart"
+    sent = present(added({0: {"": 3.0}, 1: {"": 3.0}}))  # a figure that no seed changes, such as bytes
+    assert (sent.low, sent.high, sent.against()) == (3.0, 3.0, "better")

@@ -239,6 +239,11 @@ class Added(NamedTuple):
     high: float | None
     seeds: int
 
+    @property
+    def interval(self) -> Interval | None:
+        """Both ends; None for one seed."""
+        return None if self.low is None or self.high is None else Interval(self.low, self.high)
+
     def against(self, needed: float = 0.0) -> str:
         """Whether the interval lies above `needed`: "better", "worse", "cannot be told apart", or "one seed"."""
         if self.low is None or self.high is None:
@@ -250,7 +255,9 @@ def added(differences: Mapping[int, Mapping[str, float]], level: float = LEVEL) 
     """Return the mean of the clients' differences and its interval; differences: {seed: {client id: difference}}.
 
     The clients of one seed share data, initial values and random draws, so they are no independent samples: each seed
-    counts once, by its clients' mean, and Student's interval is that of the seeds' means. None without clients.
+    counts once, by its clients' mean, and Student's interval is that of the seeds' means. If these are equal by chance,
+    as the means of a few rounded accuracies may be, their spread is the one that follows from the clients' spread over
+    seeds. None without clients.
 
     >>> found = added({0: {"a": 0.1, "b": 0.3}, 1: {"a": 0.2, "b": 0.2}, 2: {"a": 0.2, "b": 0.3}})
     >>> round(found.value, 3), round(found.low, 3), round(found.high, 3), found.against()
@@ -262,5 +269,13 @@ def added(differences: Mapping[int, Mapping[str, float]], level: float = LEVEL) 
     if not means or len(means) < len(differences):
         return None
     bounds = over(means, level)
-    low, high = (None, None) if bounds is None else bounds
-    return Added(float(np.mean(means)), low, high, len(means))
+    if bounds is None:
+        return Added(float(np.mean(means)), None, None, len(means))
+    mean = float(np.mean(means))
+    if np.ptp(means) <= 1e-12:
+        common = sorted(set.intersection(*map(set, differences.values())))
+        table = np.array([[by_client[id] for id in common] for by_client in differences.values()])
+        spread = math.sqrt(table.var(0, ddof=1).mean() / len(common)) if common else 0.0
+        half = student(level, len(means) - 1) * spread / math.sqrt(len(means))
+        bounds = Interval(mean - half, mean + half)
+    return Added(mean, *bounds, len(means))

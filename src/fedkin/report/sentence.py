@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedkin.analysis.intervals import over
+from fedkin.analysis.intervals import added, over
 from fedkin.analysis.paired import VERDICTS
 from fedkin.records import reading
 from fedkin.records.comparison import Gains, mean_and_sd
@@ -184,10 +184,11 @@ def _gain_counts(gains: Sequence[Gains]) -> tuple[str, str, list[str]]:
 def _mean_gain(gains: Sequence[Gains], metric: Metric) -> str:
     """The mean gain, with its interval over seeds, or over clients with one seed."""
     several = len(gains) > 1
-    values = [gain.mean for gain in gains] if several else list(gains[0].by_client.values())
     scale, unit = (100, " points") if metric.share else (1, "")
-    text = f"mean gain {scale * statistics.fmean(values):+.3g}{unit}"
-    if (bounds := over(values)) is None:
+    text = f"mean gain {scale * statistics.fmean(gain.mean for gain in gains):+.3g}{unit}"
+    over_seeds = added(dict(enumerate(gain.by_client for gain in gains)))
+    bounds = over_seeds and over_seeds.interval if several else over(list(gains[0].by_client.values()))
+    if bounds is None:
         return text
     ends = " to ".join(f"{scale * end:+.3g}" for end in bounds)
     return f"{text} (95 % interval over {'seeds' if several else 'clients'} {ends})"
