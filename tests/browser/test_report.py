@@ -367,3 +367,11 @@ def test_the_pages_of_a_graph_and_of_a_sweep_are_drawn_from_the_packed_library(d
         assert len(driver.find_elements("css selector", "svg.main-svg")) >= 2 * figures
         assert len(drawn(driver, f"figure-{figures - 1}")) == traces
         assert (tmp_path / f"{name}.html").stat().st_size < 1_500_000
+
+
+def test_bands_end_where_a_figure_ends(open_page: Any) -> None:
+    """The agreement with planted groups may be below 0, and the gap of unseen clients too."""
+    assert open_page.execute_script("return ['mean', 'worst10', 'gap', 'ari'].map(limits)") == [
+        [0, 1], [0, 1], [-1, 1], [-1, 1]
+    ]  # fmt: skip
+    assert open_page.execute_script("return limits('found')[0]") == 0

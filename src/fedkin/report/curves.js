@@ -14,6 +14,13 @@ function mean(values) {
   return values.reduce((sum, value) => sum + value, 0) / values.length;
 }
 
+// The smallest and the largest value that a figure can have.
+function limits(name) {
+  if (name === "found") return [0, Infinity];
+  if (name === "ari" || (name === "gap" && METRIC.share)) return [-1, 1];
+  return METRIC.share ? [0, 1] : [-Infinity, Infinity];
+}
+
 // A method's seeds combined: mean and 95 % interval (Student) at each round that all of them have.
 function together(label) {
   const runs = DATA.runs.filter((one) => one.label === label && one.curve.round).map((one) => one.curve);
@@ -29,9 +36,8 @@ function together(label) {
     if (ys.includes(null) || xs.includes(null)) continue;
     const middle = mean(ys), n = ys.length;
     const half = n > 1 ? DATA.student[n] * Math.sqrt(ys.reduce((sum, y) => sum + (y - middle) ** 2, 0) / (n - 1)) : 0;
-    const bounded = METRIC.share && curves.y !== "gap";  // shares are from 0 to 1
-    rows.push({ x: mean(xs), y: middle, low: bounded ? Math.max(0, middle - half) : middle - half,
-      high: bounded && curves.y !== "found" ? Math.min(1, middle + half) : middle + half, round });
+    const [least, most] = limits(curves.y);
+    rows.push({ x: mean(xs), y: middle, low: Math.max(least, middle - half), high: Math.min(most, middle + half), round });
   }
   return rows.length ? { rows, seeds: runs.length } : null;
 }
