@@ -111,3 +111,13 @@ def test_who_should_train_alone_gets_an_experiment_without_groups(tmp_path: Path
 )  # fmt: skip
 def test_what_cannot_be_advised_on_is_said(table: Path, tmp_path: Path, more: list[str], text: str) -> None:
     assert text in refused("advise", table, *more, "--out", tmp_path / "o")
+
+
+def test_advice_reads_a_csv_file_as_init_does(tmp_path: Path) -> None:
+    """A number with two possible meanings needs a setting, and the options of init give it."""
+    data, columns = tmp_path / "d.csv", ("--target", "died", "--client", "site", "--out", tmp_path / "o")
+    data.write_text("site;cost;died\n" + "".join(f"{'abc'[row % 3]};1.{100 + row};{row % 2}\n" for row in range(60)))
+    assert "say which: data.decimal" in refused("advise", data, *columns)
+    assert "2 clients with enough training samples" in refused(
+        "advise", data, *columns, "--decimal", "."
+    )

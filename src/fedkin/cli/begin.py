@@ -51,10 +51,10 @@ def init(
     person: str | None = options.TABLE_PERSON,
     kind: str | None = options.TABLE_KIND,
     leave_out: str = options.TABLE_LEAVE_OUT,
-    decimal: str | None = typer.Option(None, help="The decimal mark: . or , (CSV).", metavar="MARK"),
-    thousands: str | None = typer.Option(None, help="The mark between thousands (CSV).", metavar="MARK"),
-    missing: str = typer.Option("", help="Texts that stand for a missing value (CSV).", metavar="TEXT,TEXT"),
-    dates: str | None = typer.Option(None, help="D.M.Y, D/M/Y or M/D/Y (CSV).", metavar="ORDER"),
+    decimal: str | None = options.CSV_DECIMAL,
+    thousands: str | None = options.CSV_THOUSANDS,
+    missing: str = options.CSV_MISSING,
+    dates: str | None = options.CSV_DATES,
     out: Path = typer.Option(Path("experiment.toml"), help="The experiment file to write.", metavar="FILE"),
     look: bool = typer.Option(False, "--look", help="Only print sizes, targets and probable errors; write nothing."),
     data_root: Path | None = options.ROOT,
@@ -250,6 +250,10 @@ def advise(
     person: str | None = options.TABLE_PERSON,
     kind: str | None = options.TABLE_KIND,
     leave_out: str = options.TABLE_LEAVE_OUT,
+    decimal: str | None = options.CSV_DECIMAL,
+    thousands: str | None = options.CSV_THOUSANDS,
+    missing: str = options.CSV_MISSING,
+    dates: str | None = options.CSV_DATES,
     budget: float | None = typer.Option(
         None,
         help="Minutes in all: to keep to them, fedkin tries fewer folds, rates or rounds.",
@@ -279,7 +283,8 @@ def advise(
     limit = None if budget is None else Budget(budget, begun=begun)
     given = options.given(
         target=target, client=client, time=time, group=group, person=person, kind=kind,
-        leave_out=options.comma_list(leave_out),
+        leave_out=options.comma_list(leave_out), decimal=decimal, thousands=thousands,
+        missing=options.comma_list(missing), dates=dates,
     )  # fmt: skip
     experiment = _experiment(data, given, changes, seed)
     folder = out if out is not None else Path("runs") / f"advice-{experiment.name}"

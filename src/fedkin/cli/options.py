@@ -53,3 +53,7 @@ TABLE_KIND = typer.Option(
     None, help="classification, risk or regression (tables). Default: by the values.", metavar="KIND"
 )
 TABLE_LEAVE_OUT = typer.Option("", help="Columns that are no inputs (tables).", metavar="COLUMN,COLUMN")
+CSV_DECIMAL = typer.Option(None, help="The decimal mark: . or , (CSV).", metavar="MARK")
+CSV_THOUSANDS = typer.Option(None, help="The mark between thousands (CSV).", metavar="MARK")
+CSV_MISSING = typer.Option("", help="Texts that stand for a missing value (CSV).", metavar="TEXT,TEXT")
+CSV_DATES = typer.Option(None, help="D.M.Y, D/M/Y or M/D/Y (CSV).", metavar="ORDER")
