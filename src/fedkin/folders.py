@@ -22,10 +22,10 @@ def make_durable(folder: Path, mode: int = 0o777) -> None:
 
     mode: permissions of a new folder.
     """
-    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(mode=mode, parents=True, exist_ok=True)
-    for place in missing:
-        fsync_folder(place.parent)
+    for path in missing:
+        fsync_folder(path.parent)
 
 
 def made_private(folder: Path, what: str) -> None:

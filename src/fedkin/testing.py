@@ -245,7 +245,7 @@ def _ignores(checked: Checked) -> None:
 def _relabels(checked: Checked) -> None:
     run = checked.full
     ids = sorted(run.models)
-    names = {id: f"new-{len(ids) - place:02d}" for place, id in enumerate(ids)}
+    names = {id: f"new-{len(ids) - index:02d}" for index, id in enumerate(ids)}
     sent, server = _replayed(checked.method, [replies for _, _, replies in run.asks], names)
     _require(len(sent) == len(run.asks) > 0, f"it asks {len(sent)} times, and {len(run.asks)} times before")
     for (_, ask, _), renamed in zip(run.asks, sent, strict=True):

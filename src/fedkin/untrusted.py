@@ -226,16 +226,16 @@ def parquet_in(path: Path, lists: Collection[str] = ()) -> pa.Table:
     import pyarrow as pa
     from pyarrow import parquet
 
-    place = path.absolute()
-    limit = most(place.stat().st_size)
-    schema = parquet.read_schema(place)
+    full_path = path.absolute()
+    limit = most(full_path.stat().st_size)
+    schema = parquet.read_schema(full_path)
     texts = [field.name for field in schema if _is_text(field.type)]
     for field in schema:
         integers = pa.types.is_list(field.type) and pa.types.is_integer(field.type.value_type)
         if pa.types.is_nested(field.type) and not (integers and field.name in lists):
             raise Refused(f"column {escaped(field.name, 40)!r}: expected numbers or texts, got {field.type}")
     # Parquet stores a repeated text once: read it in that form, and count its bytes before repeating it.
-    with parquet.ParquetFile(place, read_dictionary=texts) as file:
+    with parquet.ParquetFile(full_path, read_dictionary=texts) as file:
         _check_size(file.metadata, limit)
         # The lengths of lists are known only after reading, so read a few rows at a time.
         few = lists and file.metadata.num_rows

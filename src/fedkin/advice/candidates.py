@@ -67,10 +67,10 @@ def grouped(coefficients: Mapping[str, Coefficients]) -> dict[str, int]:
         precision[one] = both
         label[label == other] = one
         alive.remove(other)
-        for place in (place for place in alive if place != one):
-            pair = [one, place]
-            p[one, place] = p[place, one] = _pairs(slopes[pair], precision[pair])[0, 1]
-    return {id: int(label[place]) for place, id in enumerate(order)}
+        for index in (index for index in alive if index != one):
+            pair = [one, index]
+            p[one, index] = p[index, one] = _pairs(slopes[pair], precision[pair])[0, 1]
+    return {id: int(label[index]) for index, id in enumerate(order)}
 
 
 def alike(coefficients: Mapping[str, Coefficients]) -> dict[str, tuple[str, ...]]:
@@ -78,8 +78,8 @@ def alike(coefficients: Mapping[str, Coefficients]) -> dict[str, tuple[str, ...]
     order, *stacks = _stacked(coefficients)
     p = _pairs(*stacks)
     return {
-        id: tuple(sorted(order[other] for other in np.flatnonzero(p[place] >= _NEAR) if other != place))
-        for place, id in enumerate(order)
+        id: tuple(sorted(order[other] for other in np.flatnonzero(p[index] >= _NEAR) if other != index))
+        for index, id in enumerate(order)
     }
 
 

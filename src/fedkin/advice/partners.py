@@ -51,7 +51,7 @@ def _drawn(members: Sequence[str], seed: int) -> set[Coalition]:
     draw = rng(seed, "partners", *members)
     coalitions = {frozenset(members) - {id} for id in members}
     for _ in range(ORDERS):
-        order = [members[place] for place in draw.permutation(len(members))]
+        order = [members[index] for index in draw.permutation(len(members))]
         coalitions |= {frozenset(order[:size]) for size in range(2, len(members))}
     return coalitions
 
@@ -140,7 +140,7 @@ class _Folds:
     """The marks of a client's models in each fold: [coalitions, samples] for each side of the metric (see `Marks`)."""
 
     def __init__(self, folds: Sequence[Mapping[Coalition, Marks]]) -> None:
-        self.number = {coalition: place for place, coalition in enumerate(folds[0] if folds else ())}
+        self.number = {coalition: index for index, coalition in enumerate(folds[0] if folds else ())}
         self.stacks = [
             [np.stack(side) for side in zip(*(fold[coalition].sides for coalition in self.number), strict=True)]
             for fold in folds
@@ -156,10 +156,10 @@ class _Folds:
     def added(self, partner: str, players: Coalition, drawn: bool) -> Estimate:
         """What a partner adds in coalitions of these players; drawn: whether the coalitions are a random sample."""
         by_size: dict[int, list[tuple[int, int]]] = {}
-        for coalition, place in self.number.items():
+        for coalition, index in self.number.items():
             without = self.number.get(coalition - {partner})
             if partner in coalition and coalition <= players and without is not None:
-                by_size.setdefault(len(coalition), []).append((place, without))
+                by_size.setdefault(len(coalition), []).append((index, without))
         return self._mean(list(by_size.values()), drawn)
 
     def _mean(self, by_size: Sequence[Sequence[tuple[int, int]]], drawn: bool) -> Estimate:

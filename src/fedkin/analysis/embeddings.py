@@ -116,8 +116,8 @@ def _replies(engine: Engine, clients: Sequence[str]) -> dict[str, dict[str, Any]
     replies: dict[str, dict[str, Any]] = {}
     points, width = 0, 0
     # The order is the same in every round: if there are too many clients, the first ones are kept.
-    for place in rng(engine.setup.seed, "", 0, "embeddings").permutation(len(clients)):
-        reply = dict(engine.features(clients[place]))
+    for index in rng(engine.setup.seed, "", 0, "embeddings").permutation(len(clients)):
+        reply = dict(engine.features(clients[index]))
         if not reply:
             return None
         width = width or int(reply["means"].shape[1])
@@ -131,7 +131,7 @@ def _replies(engine: Engine, clients: Sequence[str]) -> dict[str, dict[str, Any]
         # Keep only the heads to compare: the models of many clients may be on disk.
         if len(replies) >= _HEADS:
             del reply["head"]
-        replies[clients[place]] = reply
+        replies[clients[index]] = reply
     return replies
 
 

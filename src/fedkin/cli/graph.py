@@ -104,17 +104,17 @@ def _tested_groups(
     path: Path, spec: str, client: str | None, target: str | None, seed: int, out: Path | None
 ) -> tuple[dict[str, Any], list[str]]:
     """(summary as plain data, lines to print) of a table of raw rows or of saved signatures."""
-    from fedkin import graph as room
+    from fedkin import graph as graphs
 
-    alpha = room.same_alpha(spec)
-    signed, about = room.read_signed(path), "saved signatures"
+    alpha = graphs.same_alpha(spec)
+    signed, about = graphs.read_signed(path), "saved signatures"
     if signed is None:
-        rows = room.read_rows(path, client or "client", target)
+        rows = graphs.read_rows(path, client or "client", target)
         signed = rows.sign(seed)
         about = f"{len(rows.x)} samples of {rows.x.shape[1]} numbers, target: {rows.target}"
     elif client or target:
         raise ConfigError(f"--client, --target: {path} holds signatures, made from rows before; leave them out")
-    verdicts = room.find(signed, alpha=alpha, seed=seed)
+    verdicts = graphs.find(signed, alpha=alpha, seed=seed)
     summary: dict[str, Any] = {"groups_by": spec, "seed": seed, "table": about, "clients": len(signed)}
     summary |= verdicts.to_json()
     lines = [f"{path.name}: {about}", *verdicts.lines()]
@@ -122,10 +122,10 @@ def _tested_groups(
         text = json_text.dumps(summary, indent=2, ensure_ascii=False) + "\n"
         writers: dict[str, Callable[[Path], Any]] = {
             "groups.json": partial(Path.write_text, data=text, encoding="utf-8"),
-            "signatures.npz": partial(room.write_signed, signatures=signed),
+            "signatures.npz": partial(graphs.write_signed, signatures=signed),
         }
         if len(verdicts.ids) <= _LARGEST_TESTED:
-            tested = room.Graph(verdicts.ids, room.oracle(verdicts.labels), groups=verdicts.groups)
+            tested = graphs.Graph(verdicts.ids, graphs.oracle(verdicts.labels), groups=verdicts.groups)
             writers |= _writers(tested.tested(verdicts.by_client, verdicts.evidence), path.name, seed)
         summary["files"] = _write(out, writers)
         lines += [f"wrote {file}" for file in summary["files"]]
@@ -136,10 +136,10 @@ def _build(
     ids: tuple[str, ...], vectors: Any, similarity: str, sparsify: str, groups: str, resolution: float, seed: int
 ) -> tuple[Graph, Any]:
     """Return the graph with its groups, and the matrix of similarities (None beyond 5,000 clients)."""
-    from fedkin import graph as room
+    from fedkin import graph as graphs
 
     of_vectors, to_affinity, to_groups = (
-        room.similarity_stage(similarity), room.sparsify_stage(sparsify), room.groups_stage(groups)
+        graphs.similarity_stage(similarity), graphs.sparsify_stage(sparsify), graphs.groups_stage(groups)
     )  # fmt: skip
     if groups == "planted":
         raise ConfigError("--groups planted: a table of signatures has no planted groups")
@@ -155,19 +155,19 @@ def _build(
     elif groups.partition(":")[0] == "hierarchical":
         raise ConfigError(f"--groups {groups} compares all pairs; {len(vectors)} clients are too many")
     else:
-        affinity = room.knn_graph(vectors, int(k), mutual=kind == "mutual")
+        affinity = graphs.knn_graph(vectors, int(k), mutual=kind == "mutual")
     labels = to_groups(affinity, seed=seed, resolution=resolution, vectors=vectors)
     few = len(ids) <= _LARGEST_BETWEENNESS
-    central = room.betweenness(affinity, normalised=True) if few else room.degree(affinity)
+    central = graphs.betweenness(affinity, normalised=True) if few else graphs.degree(affinity)
     values = {"betweenness" if few else "degree": central}
-    return room.Graph(ids, affinity, groups=room.by_id(ids, labels), values=values), similar
+    return graphs.Graph(ids, affinity, groups=graphs.by_id(ids, labels), values=values), similar
 
 
 def _facts(result: Graph, similar: np.ndarray[Any, Any] | None) -> dict[str, Any]:
     import numpy as np
     import scipy.sparse as sp
 
-    from fedkin import graph as room
+    from fedkin import graph as graphs
 
     edges, labels = sp.coo_array(result.weights), result.labels
     size = np.bincount(labels)
@@ -191,7 +191,7 @@ def _facts(result: Graph, similar: np.ndarray[Any, Any] | None) -> dict[str, Any
     return {
         "clients": len(result.ids),
         "edges": int(np.count_nonzero((edges.row <= edges.col) & (edges.data != 0))),
-        "modularity": room.modularity(result.weights, result.labels),
+        "modularity": graphs.modularity(result.weights, result.labels),
         "groups": groups,
         "isolated": [result.ids[row] for row in np.flatnonzero(alone)],
         "central": [{"client": result.ids[row], measure: float(central[row])} for row in top if central[row] > 0],

@@ -177,10 +177,10 @@ def _router(
     stop = Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    place = listen or invited.members[invited.router].locator
-    with run_router(identity, invited.members, [place]):
+    endpoint = listen or invited.members[invited.router].locator
+    with run_router(identity, invited.members, [endpoint]):
         say(
-            f"router {identity.name} listens at {place}; it sees who exchanges with whom, when, how much and under "
+            f"router {identity.name} listens at {endpoint}; it sees who exchanges with whom, when, how much and under "
             "which name, and nothing else"
         )
         stop.wait()
@@ -210,12 +210,12 @@ def _link(invited: Join, identity: Identity, listen: str | None, revoked: Path |
     me = identity.name
     if me == invited.router:
         raise ConfigError(f"{me} is the router, which takes no part: fedkin net router")
-    place = listen or invited.members[me].locator
-    listens = place and not invited.router and invited.server in ("", me)
+    endpoint = listen or invited.members[me].locator
+    listens = endpoint and not invited.router and invited.server in ("", me)
     if listens:
         _check_host(invited, identity)
     return ZenohLink(
-        identity, invited.members, [place] if listens else [], invited.dialled_by(me), router=invited.router,
+        identity, invited.members, [endpoint] if listens else [], invited.dialled_by(me), router=invited.router,
         revoked=Revocations(revoked),
     )  # fmt: skip
 
@@ -224,15 +224,16 @@ def _check_host(invited: Join, identity: Identity) -> None:
     """Raise ConfigError if others dial this participant at a host that is not in its certificate."""
     from fedkin.network.identity import hosts_of
 
-    me, place = identity.name, invited.members[identity.name].locator
+    me, endpoint = identity.name, invited.members[identity.name].locator
     if not any(me in invited.dialled_by(name) for name in invited.participants):
         return
-    host = place.removeprefix("tls/").rpartition(":")[0].strip("[]").lower()
+    host = endpoint.removeprefix("tls/").rpartition(":")[0].strip("[]").lower()
     hosts = [each.lower() for each in hosts_of(identity.chain[0])]
     if host not in hosts and f"*.{host.partition('.')[2]}" not in hosts:
         raise ConfigError(
             f"--key: the certificate of {me!r} is for {' and '.join(hosts) or 'no host'}, and the others dial it at "
-            f"{place}: make new ones with fedkin net init DIR --name {me} --host {host}, and have DIR/{me}.csr signed"
+            f"{endpoint}: make new ones with fedkin net init DIR --name {me} --host {host}, and have "
+            f"DIR/{me}.csr signed"
         )
 
 
@@ -381,10 +382,10 @@ def _book(members: Sequence[tuple[str, str]], pins: Sequence[Path]) -> dict[str,
         raise ConfigError("nobody takes part; expected --server NAME=tls/HOST:PORT, --member NAME")
     book: dict[str, Member] = {}
     for option, word in members:
-        name, _, place = word.partition("=")
+        name, _, endpoint = word.partition("=")
         if name in book:
             raise ConfigError(f"{option} {escaped(name, 64)}: there already")
-        book[name] = Member(locator=place and locator(place, f"{option} {escaped(name, 64)}: "))
+        book[name] = Member(locator=endpoint and locator(endpoint, f"{option} {escaped(name, 64)}: "))
     for path in pins:
         chain = identity.certificates_of(identity.read_file(path), str(path))
         name = identity.common_name(chain[0].subject, str(path))

@@ -87,17 +87,17 @@ def fetch(name: str, root: Path, say: Callable[[str], None] = lambda line: None)
     for other in origin.needs:
         fetch(other, root, say)
     for file in origin.files:
-        place, folder = root / file.to, root / origin.folder
+        path, folder = root / file.to, root / origin.folder
         if file.holds is not None and _unpacked(folder, *file.holds):
             say(f"{folder}: its {file.holds[1]} files are there; what they hold was not checked")
             continue
-        if not (place.is_file() and _digest(place, file.kind) == file.digest):
-            _download(file, place, say)
+        if not (path.is_file() and _digest(path, file.kind) == file.digest):
+            _download(file, path, say)
         if file.holds is None:
-            say(f"{place}: is there, and its checksum is right")
+            say(f"{path}: is there, and its checksum is right")
         else:
-            _unpack(place, folder, *file.holds)
-            place.unlink()
+            _unpack(path, folder, *file.holds)
+            path.unlink()
             say(f"{folder}: is there, and its checksum was right")
 
 
@@ -112,20 +112,20 @@ def _digest(path: Path, kind: str) -> str:
         return hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
 
 
-def _download(file: File, place: Path, say: Callable[[str], None]) -> None:
-    part = place.with_name(f"{place.name}.part")
+def _download(file: File, path: Path, say: Callable[[str], None]) -> None:
+    part = path.with_name(f"{path.name}.part")
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         _download_rest(file.url, part, say)
     except (OSError, http.client.HTTPException) as error:
-        how = f"the same command continues where it stopped; or fetch it elsewhere and put it at {place}"
+        how = f"the same command continues where it stopped; or fetch it elsewhere and put it at {path}"
         raise DataError(f"{file.url}: cannot be fetched ({error_text(error)}); {how}") from None
     digest = _digest(part, file.kind)
     if digest != file.digest:
         part.unlink()
         why = "it was changed or damaged on the way, and is not kept; try again"
         raise DataError(f"{file.url}: its {file.kind} is {digest}, expected {file.digest}: {why}")
-    part.replace(place)
+    part.replace(path)
 
 
 def _download_rest(url: str, part: Path, say: Callable[[str], None]) -> None:

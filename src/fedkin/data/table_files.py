@@ -73,12 +73,12 @@ def read_csv(
     table, delimiter = _read_cells(path, csv_format)
     _check_quotes(table, delimiter)
     notes, leading = dict[str, str](), dict[str, str]()
-    for place, name in enumerate(table.column_names):
+    for index, name in enumerate(table.column_names):
         if name in untyped:
             continue
-        cells = table.column(place)
+        cells = table.column(index)
         typed, note = typed_column(cells, name, csv_format, delimiter, as_name=name in names, as_code=name in coded)
-        table = table.set_column(place, name, typed)
+        table = table.set_column(index, name, typed)
         if note:
             notes[name] = note
         if code := code_example(cells, typed):
@@ -178,8 +178,8 @@ def _is_text(file: BinaryIO, limit: int) -> bool:
 
 def _check_quotes(table: pa.Table, delimiter: str) -> None:
     """Raise Refused for a cell that contains rows of the table, because a quote in it was opened by mistake."""
-    for place, name in enumerate(table.column_names):
-        column = table.column(place)
+    for index, name in enumerate(table.column_names):
+        column = table.column(index)
         for row in rows_where(pc.greater(pc.count_substring(column, "\n"), 2)):
             inner = column[row].as_py().split("\n")[1:-1]
             if all(line.count(delimiter) == table.num_columns - 1 for line in inner):
@@ -195,7 +195,7 @@ FILE = "file"
 
 
 def read_folder(
-    place: Path, read: Callable[[Path], pa.Table], endings: Sequence[str], client: str | None,
+    folder: Path, read: Callable[[Path], pa.Table], endings: Sequence[str], client: str | None,
     leave_out: Sequence[str], coded: Collection[str],
 ) -> tuple[pa.Table, str]:  # fmt: skip
     """(the rows of all files, the column of the clients); the same columns are expected in each file.
@@ -204,7 +204,7 @@ def read_folder(
     all files if their types differ: "007" in one file, 12 in another. Logs which entries are left out; raises
     DataError.
     """
-    entries = sorted(path for path in place.iterdir() if not path.name.startswith("."))
+    entries = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     tables, left_out, empty = dict[Path, pa.Table](), list[str](), None
     for path in entries:
         if path.is_dir():
@@ -218,14 +218,14 @@ def read_folder(
             empty = table
     if left_out:
         reasons = first_few(left_out)
-        _LOG.warning("%s: %d of %d entries are left out: %s", place, len(left_out), len(entries), reasons)
+        _LOG.warning("%s: %d of %d entries are left out: %s", folder, len(left_out), len(entries), reasons)
     if client is None:
         tables = _with_clients(tables, endings)
     if tables:
         _check_columns(tables, leave_out)
-        return _joined(place, tables, leave_out, coded), client or FILE
+        return _joined(folder, tables, leave_out, coded), client or FILE
     if empty is None:
-        raise DataError(f"{place}: no {' or '.join(endings)} in it; expected one file for each client")
+        raise DataError(f"{folder}: no {' or '.join(endings)} in it; expected one file for each client")
     return empty, client or FILE
 
 
@@ -260,7 +260,7 @@ def _check_columns(tables: Mapping[Path, pa.Table], leave_out: Sequence[str]) ->
 
 
 def _joined(
-    place: Path, tables: Mapping[Path, pa.Table], leave_out: Sequence[str], coded: Collection[str]
+    folder: Path, tables: Mapping[Path, pa.Table], leave_out: Sequence[str], coded: Collection[str]
 ) -> pa.Table:  # fmt: skip
     """One table with the rows of all files, and with metadata: their files, notes and codes."""
     notes, leading, parts = dict[str, str](), dict[str, str](), list[pa.Table]()
@@ -273,7 +273,7 @@ def _joined(
         whole = pa.concat_tables(parts, promote_options="permissive")
     except (TypeError, ValueError, pa.ArrowException) as error:
         which = _unlike([path.name for path in tables], parts) or error_text(error)
-        raise DataError(f"{place}: a column has values of different kinds in two files ({which})") from None
+        raise DataError(f"{folder}: a column has values of different kinds in two files ({which})") from None
     whole = remember(whole, "files", [(path.name, table.num_rows) for path, table in tables.items()])
     return remember(remember(whole, "notes", notes), "codes", leading)
 

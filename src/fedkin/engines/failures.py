@@ -34,10 +34,10 @@ def with_method_location(error: Exception, method: object) -> Exception:
     file, line = _last_line(error.__cause__ if explained and error.__cause__ else error, method, explained)
     if not file or file in str(error):
         return error
-    place = f"{file}, line {line}: "
+    location = f"{file}, line {line}: "
     if explained:
-        return type(error)(f"{place}{error}")
-    return MethodError(f"{place}{_explanation(error)}")
+        return type(error)(f"{location}{error}")
+    return MethodError(f"{location}{_explanation(error)}")
 
 
 @contextmanager
@@ -80,12 +80,12 @@ def _last_line(error: BaseException, method: object, inside: bool) -> tuple[str,
 
 def place_of(flow: Any) -> str:
     """Return "FILE, line N: " of where a flow waits in the user's code; empty if it waits in fedkin's code only."""
-    place = ""
+    location = ""
     while isgenerator(flow) and flow.gi_frame is not None:
         if not flow.gi_code.co_filename.startswith(_OURS):
-            place = f"{flow.gi_code.co_filename}, line {flow.gi_frame.f_lineno}: "
+            location = f"{flow.gi_code.co_filename}, line {flow.gi_frame.f_lineno}: "
         flow = flow.gi_yieldfrom
-    return place
+    return location
 
 
 def place_in(method: object, name: str) -> str:

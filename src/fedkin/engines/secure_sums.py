@@ -143,15 +143,15 @@ def _masked_fields(fields: Fields, field: str, net: Net) -> Fields:
 # -- the graph of neighbours ------------------------------------------------------------------------------------------
 
 
-def neighbours(count: int, place: int, transcript: bytes) -> list[int]:
+def neighbours(count: int, index: int, transcript: bytes) -> list[int]:
     """Return the places (indices) of a member's neighbours: all others, or the `NEIGHBOURS` nearest on a random ring.
 
     transcript: a digest of all members' signed keys, which determines the order of the ring.
     """
     if count <= NEIGHBOURS + 1:
-        return [other for other in range(count) if other != place]
+        return [other for other in range(count) if other != index]
     ring = sorted(range(count), key=lambda each: digest(transcript, str(each).encode()))
-    here = ring.index(place)
+    here = ring.index(index)
     return sorted(ring[(here + step) % count] for step in range(-NEIGHBOURS // 2, NEIGHBOURS // 2 + 1) if step)
 
 
@@ -169,20 +169,20 @@ class _KeyList:
         lengths = {len(self.names), len(self.sizes), len(self.cipher), len(self.mask)}
         if len(lengths) > 1 or self.names != sorted(set(self.names)) or min(self.sizes, default=0) < 1:
             raise MethodError("a list of keys that is not one key of each kind for each member")
-        self.transcript = digest(session.encode(), *(self.statement(place) for place in range(len(self.names))))
+        self.transcript = digest(session.encode(), *(self.statement(index) for index in range(len(self.names))))
         self.fixed = FixedPoint(sum(self.sizes))
 
-    def statement(self, place: int) -> bytes:
+    def statement(self, index: int) -> bytes:
         """Return the digest that a member signs for its keys."""
-        return key_statement(self.session, self.names[place], self.cipher[place], self.mask[place], self.sizes[place])
+        return key_statement(self.session, self.names[index], self.cipher[index], self.mask[index], self.sizes[index])
 
     def survivors_statement(self, survivors: Sequence[int]) -> bytes:
         """Return the digest that members sign for the list of survivors."""
         return digest(b"fedkin survivors", self.transcript, repr(list(survivors)).encode())
 
-    def near(self, place: int) -> list[int]:
+    def near(self, index: int) -> list[int]:
         """Return the places of a member's neighbours."""
-        return neighbours(len(self.names), place, self.transcript)
+        return neighbours(len(self.names), index, self.transcript)
 
 
 def key_statement(session: str, id: str, cipher: bytes, mask: bytes, size: int) -> bytes:
@@ -194,10 +194,10 @@ def _cut(data: bytes) -> list[bytes]:
     return [data[at : at + KEY_BYTES] for at in range(0, len(data), KEY_BYTES)]
 
 
-def _signed_mask(pair: KeyPair, place: int, other: int, public: bytes, session: str, count: int) -> Words:
-    """Return the mask that the member at `place` adds for its neighbour `other`, which adds the opposite."""
+def _signed_mask(pair: KeyPair, index: int, other: int, public: bytes, session: str, count: int) -> Words:
+    """Return the mask that the member at `index` adds for its neighbour `other`, which adds the opposite."""
     words = mask(pair.agreed(public, b"mask " + session.encode()), count)
-    return words if place < other else -words
+    return words if index < other else -words
 
 
 # -- a member ---------------------------------------------------------------------------------------------------------
@@ -250,21 +250,21 @@ class SumMember:
             raise MethodError(
                 f"keys of {len(names)} members that are not those of this sum, or fewer than {self.least}"
             )
-        self.place = names.index(self.id)
-        own = (self.list.cipher[self.place], self.list.mask[self.place], self.list.sizes[self.place])
+        self.index = names.index(self.id)
+        own = (self.list.cipher[self.index], self.list.mask[self.index], self.list.sizes[self.index])
         if own != (self.cipher_pair.public, self.mask_pair.public, self.size):
             raise MethodError("other keys than those that this member sent")
-        self.near = self.list.near(self.place)
-        for place in self.near:
-            if not self.signatures.holds(names[place], self.list.statement(place), bytes_of(signatures[str(place)])):
-                raise MethodError(f"keys of {names[place]!r} without its signature")
-        points, enough = [place + 1 for place in (*self.near, self.place)], threshold(len(self.near))
+        self.near = self.list.near(self.index)
+        for index in self.near:
+            if not self.signatures.holds(names[index], self.list.statement(index), bytes_of(signatures[str(index)])):
+                raise MethodError(f"keys of {names[index]!r} without its signature")
+        points, enough = [index + 1 for index in (*self.near, self.index)], threshold(len(self.near))
         seeds = shares_of(self.seed, points, enough)
         keys = shares_of(self.mask_pair.private, points, enough)
-        self.held = {self.place: (seeds[self.place + 1], keys[self.place + 1])}
+        self.held = {self.index: (seeds[self.index + 1], keys[self.index + 1])}
         sent = {
             str(to): tensor_of(
-                masks.sealed(self._secret(to), seeds[to + 1] + keys[to + 1], self._about(self.place, to))
+                masks.sealed(self._secret(to), seeds[to + 1] + keys[to + 1], self._about(self.index, to))
             )
             for to in self.near
         }
@@ -288,8 +288,8 @@ class SumMember:
         floats = [tensor for tensor in params.values() if tensor.is_floating_point()]
         flat = torch.cat([tensor.detach().double().reshape(-1) for tensor in floats]).numpy()
         words = self.list.fixed.encode(flat, weight) + mask(self.seed, len(flat))
-        for other in self.held.keys() - {self.place}:
-            words += _signed_mask(self.mask_pair, self.place, other, self.list.mask[other], self.session, len(flat))
+        for other in self.held.keys() - {self.index}:
+            words += _signed_mask(self.mask_pair, self.index, other, self.list.mask[other], self.session, len(flat))
         counters = {name: tensor for name, tensor in params.items() if not tensor.is_floating_point()}
         more = {"counters": counters} if counters else {}
         return Message(**fields, **more, masked=torch.from_numpy(words.view(np.int64)))
@@ -300,17 +300,17 @@ class SumMember:
             sender = int(text)
             if sender not in self.near:
                 raise MethodError("shares from one that is no neighbour")
-            both = masks.opened(self._secret(sender), bytes_of(data), self._about(sender, self.place))
+            both = masks.opened(self._secret(sender), bytes_of(data), self._about(sender, self.index))
             self.held[sender] = both[:SHARE_BYTES], both[SHARE_BYTES:]
         if len(self.held) < threshold(len(self.near)):
             raise MethodError(f"shares of {len(self.held)} members, fewer than {threshold(len(self.near))}")
 
     def survivors(self, message: Message) -> Message:
         """Return a signature of the list of the members whose masked numbers arrived."""
-        self.there = [int(place) for place in message["survivors"]]
+        self.there = [int(index) for index in message["survivors"]]
         possible = set(self.held) | (set(range(len(self.list.names))) - set(self.near))
-        near = sum(place in self.held for place in self.there)
-        if self.there != sorted(set(self.there) & possible) or self.place not in self.there:
+        near = sum(index in self.held for index in self.there)
+        if self.there != sorted(set(self.there) & possible) or self.index not in self.there:
             raise MethodError("a list of survivors with members that sent no shares, or without this one")
         if len(self.there) < self.least or near < threshold(len(self.near)):
             raise MethodError(f"{len(self.there)} survivors, too few for a sum that hides each of them")
@@ -321,9 +321,9 @@ class SumMember:
         """Return shares of the survivors' seeds and the other neighbours' keys, if enough members signed one list."""
         statement, signed = self.list.survivors_statement(self.there), message["signatures"]
         count = 1 + sum(
-            self.signatures.holds(self.list.names[place], statement, bytes_of(signed[str(place)]))
-            for place in self.near
-            if place in self.there and str(place) in signed
+            self.signatures.holds(self.list.names[index], statement, bytes_of(signed[str(index)]))
+            for index in self.near
+            if index in self.there and str(index) in signed
         )
         if count < threshold(len(self.near)):
             raise MethodError(f"{count} members signed this list of survivors; {threshold(len(self.near))} are needed")
@@ -372,24 +372,24 @@ class GroupSum:
         self.list = _KeyList(self.session, names, cipher, mask, [replies[id]["size"] for id in names])
         signed, enough = [replies[id]["signature"] for id in names], threshold(len(self.list.near(0)))
 
-        replies = yield {name: self._keys_for(place, signed) for place, name in enumerate(names)}
+        replies = yield {name: self._keys_for(index, signed) for index, name in enumerate(names)}
         by_place = self._by_place(replies)
-        self.shares = {place: reply["shares"] for place, reply in by_place.items()}
-        self.commitments = {place: bytes_of(reply["commitment"]) for place, reply in by_place.items()}
+        self.shares = {index: reply["shares"] for index, reply in by_place.items()}
+        self.commitments = {index: bytes_of(reply["commitment"]) for index, reply in by_place.items()}
         self._check_enough(SHARES, replies, enough)
 
-        replies = yield {names[place]: self._masked_for(place) for place in self.shares}
+        replies = yield {names[index]: self._masked_for(index) for index in self.shares}
         for id in sorted(replies):
             self.add(id, replies[id])
         del replies  # they may be large
         self._check_enough(MASKED, self.there, enough)
 
         survivors = Message(session=self.session, survivors=self.there)
-        replies = yield {names[place]: survivors for place in self.there}
-        signatures = {place: reply["signature"] for place, reply in self._by_place(replies).items()}
+        replies = yield {names[index]: survivors for index in self.there}
+        signatures = {index: reply["signature"] for index, reply in self._by_place(replies).items()}
         self._check_enough(SURVIVORS, replies, enough)
 
-        replies = yield {names[place]: self._signatures_for(place, signatures) for place in signatures}
+        replies = yield {names[index]: self._signatures_for(index, signatures) for index in signatures}
         self._unmask(self._by_place(replies))
         self._check_enough(UNMASK, replies, enough)
 
@@ -400,14 +400,14 @@ class GroupSum:
     def _by_place(self, replies: Mapping[str, Message]) -> dict[int, Message]:
         return {self.list.names.index(id): reply for id, reply in sorted(replies.items())}
 
-    def _keys_for(self, place: int, signed: Sequence[Tensor]) -> Message:
-        signatures = {str(other): signed[other] for other in self.list.near(place)}
+    def _keys_for(self, index: int, signed: Sequence[Tensor]) -> Message:
+        signatures = {str(other): signed[other] for other in self.list.near(index)}
         cipher, mask = tensor_of(b"".join(self.list.cipher)), tensor_of(b"".join(self.list.mask))
         facts = {"session": self.session, "names": self.list.names, "sizes": self.list.sizes}
         return Message(**facts, signatures=signatures, cipher=cipher, mask=mask)
 
-    def _masked_for(self, place: int) -> Message:
-        to, name = str(place), self.list.names[place]
+    def _masked_for(self, index: int) -> Message:
+        to, name = str(index), self.list.names[index]
         shares = {str(sender): sent[to] for sender, sent in self.shares.items() if to in sent}
         return Message(
             session=self.session, phase=self.phase, message=dict(self.asked[name]), shares=shares,
@@ -421,8 +421,8 @@ class GroupSum:
         self.there.append(self.list.names.index(id))
         self.replies[id] = Message(**{name: value for name, value in reply.items() if name != "masked"})
 
-    def _signatures_for(self, place: int, all_signatures: Mapping[int, Tensor]) -> Message:
-        near = self.list.near(place)
+    def _signatures_for(self, index: int, all_signatures: Mapping[int, Tensor]) -> Message:
+        near = self.list.near(index)
         signatures = {str(other): data for other, data in all_signatures.items() if other in near}
         return Message(session=self.session, signatures=signatures)
 
@@ -430,38 +430,38 @@ class GroupSum:
         """Remove the masks from the sum: the survivors' own masks, and those shared with members that dropped out."""
         assert self.words is not None
         total, count = self.words.copy(), len(self.words)
-        for place in self.there:
-            total -= mask(self._joined(place, "seeds", replies), count)
-        for place in sorted(set(self.shares) - set(self.there)):
-            pair = KeyPair(self._joined(place, "keys", replies))
-            for other in set(self.list.near(place)) & set(self.there):
-                total += _signed_mask(pair, place, other, self.list.mask[other], self.session, count)
+        for index in self.there:
+            total -= mask(self._joined(index, "seeds", replies), count)
+        for index in sorted(set(self.shares) - set(self.there)):
+            pair = KeyPair(self._joined(index, "keys", replies))
+            for other in set(self.list.near(index)) & set(self.there):
+                total += _signed_mask(pair, index, other, self.list.mask[other], self.session, count)
         self.total = self.list.fixed.decode(total)
 
-    def _joined(self, place: int, which: str, replies: Mapping[int, Message]) -> bytes:
+    def _joined(self, index: int, which: str, replies: Mapping[int, Message]) -> bytes:
         """Recover a member's secret from the shares in these replies; some shares may be forged."""
-        near = self.list.near(place)
+        near = self.list.near(index)
         shares = {
-            holder + 1: bytes_of(reply[which][str(place)])
+            holder + 1: bytes_of(reply[which][str(index)])
             for holder, reply in replies.items()
-            if str(place) in reply[which] and holder in (*near, place)
+            if str(index) in reply[which] and holder in (*near, index)
         }
         enough = threshold(len(near))
         if len(shares) < enough:
-            raise MethodError(f"{len(shares)} shares of {self.list.names[place]!r}, fewer than {enough}")
+            raise MethodError(f"{len(shares)} shares of {self.list.names[index]!r}, fewer than {enough}")
         turned = list(shares.items())
         for _ in turned:
             with suppress(MethodError):
                 secret = joined(dict(turned[:enough]))
-                if self._is_secret(place, which, secret):
+                if self._is_secret(index, which, secret):
                     return secret
             turned = turned[1:] + turned[:1]
-        raise MethodError(f"the shares of a secret of {self.list.names[place]!r} do not fit together")
+        raise MethodError(f"the shares of a secret of {self.list.names[index]!r} do not fit together")
 
-    def _is_secret(self, place: int, which: str, secret: bytes) -> bool:
+    def _is_secret(self, index: int, which: str, secret: bytes) -> bool:
         if which == "seeds":
-            return digest(b"seed", secret) == self.commitments[place]
-        return KeyPair(secret).public == self.list.mask[place]
+            return digest(b"seed", secret) == self.commitments[index]
+        return KeyPair(secret).public == self.list.mask[index]
 
     def params(self, initial: Params) -> dict[str, Tensor]:
         """Return the mean of the members' parameters, shaped like `initial`; raises MethodError for zero weight."""

@@ -235,21 +235,21 @@ class _Reader:
 
     def _add(self, item: Any, where: str, row: int, batched: bool) -> int:
         """Add a sample or a batch, which must have the same form as earlier ones; returns its number of samples."""
-        place = f"{where}sample {row}"
-        x, y = _input_and_target(item, place, self.target)
+        location = f"{where}sample {row}"
+        x, y = _input_and_target(item, location, self.target)
         entries = {str(name): value for name, value in x.items()} if isinstance(x, Mapping) else {_INPUT: x}
-        arrays = {name: _array(value, place, batched) for name, value in {**entries, _TARGET: y}.items()}
+        arrays = {name: _array(value, location, batched) for name, value in {**entries, _TARGET: y}.items()}
         if self.arrays and arrays.keys() != self.arrays.keys():
-            raise DataError(f"{place}: has {', '.join(arrays)}, the samples before have {', '.join(self.arrays)}")
+            raise DataError(f"{location}: has {', '.join(arrays)}, the samples before have {', '.join(self.arrays)}")
         count = len(arrays[_TARGET])
         for name, array in arrays.items():
             before = self.arrays.setdefault(name, [array[:0]])
             if len(array) != count:
-                raise DataError(f"{place}: {len(array)} inputs and {count} targets in one batch")
+                raise DataError(f"{location}: {len(array)} inputs and {count} targets in one batch")
             if array.shape[1:] != before[0].shape[1:]:
                 shapes = f"{list(array.shape[1:])}, those before have {list(before[0].shape[1:])}"
                 how = "resize or pad samples to one shape in the dataset, or in the loader's collate_fn"
-                raise DataError(f"{place}: {name} has shape {shapes}; {how}")
+                raise DataError(f"{location}: {name} has shape {shapes}; {how}")
             if not np.isfinite(array).all():
                 bad = row + int(np.flatnonzero(~np.isfinite(array.reshape(count, -1)).all(1))[0])
                 raise DataError(f"{where}sample {bad}: {name} holds NaN or an infinite value")
@@ -278,26 +278,26 @@ def _samples(data: Any) -> Iterator[Any]:
     return iter(data)
 
 
-def _input_and_target(item: Any, place: str, target: str | None) -> tuple[Any, Any]:
+def _input_and_target(item: Any, location: str, target: str | None) -> tuple[Any, Any]:
     """(inputs, target) of a sample or batch: a pair, or a dict in which the target has a name."""
     if isinstance(item, Mapping):
         names = [name for name in (_TARGETS if target is None else (target,)) if name in item]
         if not names:
             lacks, has = target or " or ".join(_TARGETS), ", ".join(map(str, item)) or "nothing"
-            raise DataError(f"{place}: no {lacks!r} in it, only {has}; name the target: target=...")
+            raise DataError(f"{location}: no {lacks!r} in it, only {has}; name the target: target=...")
         rest = {key: value for key, value in item.items() if key != names[0]}
         return (next(iter(rest.values())) if len(rest) == 1 else rest), item[names[0]]
     if not isinstance(item, Sequence) or isinstance(item, str) or len(item) != 2:
         got = f"{type(item).__name__} of {len(item)}" if isinstance(item, Sequence) else type(item).__name__
-        raise DataError(f"{place}: expected (input, target), or a dict of inputs and target, got {got}")
+        raise DataError(f"{location}: expected (input, target), or a dict of inputs and target, got {got}")
     return item[0], item[1]
 
 
-def _array(value: Any, place: str, batch: bool) -> npt.NDArray[Any]:
+def _array(value: Any, location: str, batch: bool) -> npt.NDArray[Any]:
     """[rows, ...] the values of one sample, or of a batch, in their own type: whole numbers stay whole numbers."""
-    array = picture(value) if hasattr(value, "convert") and hasattr(value, "mode") else as_numpy(value, place)
+    array = picture(value) if hasattr(value, "convert") and hasattr(value, "mode") else as_numpy(value, location)
     if array.dtype.kind not in "buif":
-        raise DataError(f"{place}: expected numbers, a tensor or a picture, got {type(value).__name__}")
+        raise DataError(f"{location}: expected numbers, a tensor or a picture, got {type(value).__name__}")
     # Python's floats have 64 bits, but 32 are enough here.
     if array.dtype == np.float64 and not isinstance(value, Tensor | np.ndarray):
         array = array.astype(np.float32)
@@ -345,11 +345,11 @@ def as_parts(values: Any) -> Inputs:
         return as_inputs(values, "x", codes=True)
     arrays: dict[str, Tensor] = {}
     for name, entry in values.items():
-        place = f"x[{name!r}]"
+        location = f"x[{name!r}]"
         if not isinstance(name, str):
-            raise DataError(f"{place}: the arrays of a dict are named by text")
-        array = as_numpy(entry, place)
-        arrays[name] = as_inputs(array, place, codes=True, least=1)
+            raise DataError(f"{location}: the arrays of a dict are named by text")
+        array = as_numpy(entry, location)
+        arrays[name] = as_inputs(array, location, codes=True, least=1)
         if array.dtype == np.bool_:
             arrays[name] = arrays[name].bool()
     if not arrays:

@@ -85,17 +85,17 @@ def exact(device: torch.device) -> Iterator[None]:
         # Filling new memory costs a kernel for each tensor, and no code here reads memory before it writes to it.
         (torch.utils.deterministic, "fill_uninitialized_memory", False),
     ]
-    before = [getattr(place, name) for place, name, _ in flags]
+    before = [getattr(owner, name) for owner, name, _ in flags]
     strict, warned = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     try:
-        for place, name, value in flags:
-            setattr(place, name, value)
+        for owner, name, value in flags:
+            setattr(owner, name, value)
         torch.use_deterministic_algorithms(True, warn_only=True)
         yield
     finally:
         torch.use_deterministic_algorithms(strict, warn_only=warned)
-        for (place, name, _), value in zip(flags, before, strict=True):
-            setattr(place, name, value)
+        for (owner, name, _), value in zip(flags, before, strict=True):
+            setattr(owner, name, value)
 
 
 def device_of(module: nn.Module) -> torch.device:

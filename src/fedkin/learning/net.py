@@ -74,7 +74,7 @@ class BodyHead(nn.Module):
     def persistent(self) -> tuple[str, ...]:
         """Names of the buffers that PyTorch stores in the state of the model."""
         modules = self.named_modules()
-        passing = {f"{place}.{name}" for place, module in modules for name in module._non_persistent_buffers_set}
+        passing = {f"{prefix}.{name}" for prefix, module in modules for name in module._non_persistent_buffers_set}
         return tuple(name for name, _ in self.named_buffers() if name not in passing)
 
     @cached_property

@@ -257,14 +257,14 @@ class Kin(SigningMethod):
             return
         levels, table = list(trained), losses(judgements)
         enough = sum(sizes[id] for id in table) >= MIN_HOLDOUT
-        level, place = best_candidate(table, sizes, levels) if enough else (levels[-1], 1)
-        leads = leads_of(judgements, sizes, levels, (level, place), server.task) if enough else {}
-        models, strength = candidates[place]
+        level, column = best_candidate(table, sizes, levels) if enough else (levels[-1], 1)
+        leads = leads_of(judgements, sizes, levels, (level, column), server.task) if enough else {}
+        models, strength = candidates[column]
         state["models"] = {level: models[level]}
         state["choice"] = {"level": level, **strength._asdict(), "own_body": False, "leads": leads}
         if enough:
             row = levels.index(level)
-            chosen = {id: costs[row : row + 1, place : place + 1] for id, costs in table.items()}
+            chosen = {id: costs[row : row + 1, column : column + 1] for id, costs in table.items()}
             yield from self.choose_body(server, ids, chosen)
 
     def choose_body(self, server: ServerView, ids: Sequence[str], chosen: Costs) -> ServerFlow[None]:
@@ -276,9 +276,9 @@ class Kin(SigningMethod):
             return
         state = server.state
         judgements, sizes = yield from self.judged(server, ids, state["models"], own_body=True)
-        place = clearly_better(losses(judgements), chosen, sizes)
-        if place is not None:
-            state["choice"] = {**state["choice"], **strengths(server.task)[place]._asdict(), "own_body": True}
+        column = clearly_better(losses(judgements), chosen, sizes)
+        if column is not None:
+            state["choice"] = {**state["choice"], **strengths(server.task)[column]._asdict(), "own_body": True}
 
     def with_mean_heads(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[Mapping[str, Mapping[str, Params]]]:
         """The models of all levels, each shared head replaced by the mean of its clients' own heads, if there is one.

@@ -90,27 +90,27 @@ class CollaborationSettings(Settings):
         that were heard before; last: the previous weights, 0 for missing peers.
         """
         ids = sorted(heads)
-        place = ids.index(own)
+        index = ids.index(own)
         counts = dict.fromkeys(counts, 1) if self.terms == "similarity" else counts
         n = np.array([counts[id] for id in ids], dtype=np.float64)
         s = np.ones(len(ids))
         if self.terms != "confidence":
             kind = self.similarity or {"solve": "change", "paper": "weights", "released": "rows"}[self.step]
-            s = similarity(kind, [heads[id] for id in ids], start, place)
+            s = similarity(kind, [heads[id] for id in ids], start, index)
         if self.step == "solve":
-            return dict(zip(ids, self.solved(s, place, n).tolist(), strict=True))
+            return dict(zip(ids, self.solved(s, index, n).tolist(), strict=True))
         w = np.array([last.get(id, 0.0) for id in ids])
         w = w / w.sum() if w.sum() > 0 else np.full(len(ids), 1 / len(ids))
         mu2, beta = self._weights
         gamma = n / sum(counts.values())
         if self.step == "paper":
             w = gradient_step(
-                w, s, place, gamma=gamma, mu1=self.mu1, mu2=mu2, beta=beta, eps=self.eps, rate=self.rate,
+                w, s, index, gamma=gamma, mu1=self.mu1, mu2=mu2, beta=beta, eps=self.eps, rate=self.rate,
                 steps=self.steps,
             )  # fmt: skip
         else:
-            s = released_similarity(s, place)
-            w = sign_step(w, s, place, gamma=gamma, mu1=self.mu1, mu2=mu2, beta=beta, rate=self.rate)
+            s = released_similarity(s, index)
+            w = sign_step(w, s, index, gamma=gamma, mu1=self.mu1, mu2=mu2, beta=beta, rate=self.rate)
         return dict(zip(ids, w.tolist(), strict=True))
 
     def solved(self, s: Array, own: int, n: Array) -> Array:

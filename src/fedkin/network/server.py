@@ -149,16 +149,16 @@ class NetworkSite(Site):
         self.disconnected.discard(id)
         with registration.changed:
             number = registration.next_order.setdefault(id, 0)
-        place = f"{registration.run}/{registration.epoch}/{number}"
-        self.link.offer(id, f"{place}/order", encode(order))
+        subject = f"{registration.run}/{registration.epoch}/{number}"
+        self.link.offer(id, f"{subject}/order", encode(order))
         registration.point(id)
         try:
-            data = self._awaited(id, f"{place}/answer", until, grace)
+            data = self._awaited(id, f"{subject}/answer", until, grace)
             return data if isinstance(data, Undelivered) else self._read(id, number, data)
         finally:
             with registration.changed:
                 registration.next_order[id] = number + 1
-            self.link.withdraw(f"{place}/", id)
+            self.link.withdraw(f"{subject}/", id)
 
     def _awaited(self, id: str, subject: str, until: float, grace: float) -> bytes | Undelivered:
         """Return a client's answer, which may come in parts until the deadline, or why there is none."""

@@ -70,7 +70,7 @@ class ZenohLink(Link):
         self._book = {name: member for name, member in book.items() if name not in (identity.name, router)}
         identity.check()
         dialled = [self._locator_of(name, book) for name in ([router] if router else dial)]
-        places = [locator(place, "listen: ") for place in listen]
+        places = [locator(endpoint, "listen: ") for endpoint in listen]
         self._revoked = revoked
         self._signer = self.signatures = (Sealer if router else Signer)(identity, self._book, self._revoked)
         self._present: set[str] = set()
@@ -83,7 +83,7 @@ class ZenohLink(Link):
         _close_at_exit(self)
         try:
             places = [f"{KEY}/{self.me}/{name}" for name in self._book]
-            self._queryables = [self._session.declare_queryable(place, self._asked) for place in places]
+            self._queryables = [self._session.declare_queryable(endpoint, self._asked) for endpoint in places]
             liveliness = self._session.liveliness()
             self._watch = liveliness.declare_subscriber(f"{ALIVE}/*", self._seen, history=True)
             self._token = liveliness.declare_token(f"{ALIVE}/{self.me}")
@@ -255,7 +255,7 @@ def run_router(identity: Identity, book: AddressBook, listen: Iterable[str]) -> 
     Raises LinkError if it cannot listen at an address, ConfigError for invalid settings.
     """
     identity.check()
-    places = [locator(place, "listen: ") for place in listen]
+    places = [locator(endpoint, "listen: ") for endpoint in listen]
     names = sorted(set(book) - {identity.name})
     session = _session(router_config(identity, names, places), identity.name, places)
     token = session.liveliness().declare_token(f"{ALIVE}/{identity.name}")

@@ -83,9 +83,9 @@ def _further_figures(tested: Sequence[Score], task: Task) -> dict[str, Any]:
     if determined:
         values, weights = zip(*determined, strict=True)
         row["weighted"] = float(np.average(values, weights=weights))
-    for place, other in enumerate(task.figures[1:], 1):
-        each = [value for score in tested if (value := score.figures[place]) is not None]
-        row[other.name] = {"mean": float(np.mean(each)) if each else None, "pooled": together[place]}
+    for index, other in enumerate(task.figures[1:], 1):
+        each = [value for score in tested if (value := score.figures[index]) is not None]
+        row[other.name] = {"mean": float(np.mean(each)) if each else None, "pooled": together[index]}
     return row | {"pooled": together[0]}
 
 
@@ -97,8 +97,8 @@ def further(
     Statistics are over the clients that take part. values: also of unseen clients; None if not determined.
     """
     rows: dict[str, dict[str, Any]] = {}
-    for place, measure in enumerate(measures):
-        values = {id: scores[id].further[place] for id in sorted(scores)}
+    for index, measure in enumerate(measures):
+        values = {id: scores[id].further[index] for id in sorted(scores)}
         seen = [value for id, value in values.items() if id not in unseen]
         determined = [value for value in seen if value is not None]
         rows[measure.name] = {
@@ -150,14 +150,14 @@ def groups(graph: Graph | None, planted: Mapping[str, str] | None) -> dict[str, 
 
     verdicts: the number of groups with each verdict, if the graph holds verdicts.
     """
-    from fedkin import graph as room
+    from fedkin import graph as graphs
 
     if graph is None or graph.groups is None:
         return {}
     ids = graph.ids
     labels = np.array([graph.groups[id] for id in ids])
     row: dict[str, Any] = {
-        "found": len(set(labels.tolist())), "modularity": room.modularity(graph.weights, labels), "ari": None,
+        "found": len(set(labels.tolist())), "modularity": graphs.modularity(graph.weights, labels), "ari": None,
         "nmi": None,
     }  # fmt: skip
     if "verdict" in graph.values:
@@ -165,7 +165,7 @@ def groups(graph: Graph | None, planted: Mapping[str, str] | None) -> dict[str, 
         row["verdicts"] = dict(Counter(sorted(map(str, of_group.values()))))
     if planted is not None:
         truth = np.unique([planted[id] for id in ids], return_inverse=True)[1]
-        row |= {"ari": room.ari(truth, labels), "nmi": room.nmi(truth, labels)}
+        row |= {"ari": graphs.ari(truth, labels), "nmi": graphs.nmi(truth, labels)}
     return row
 
 

@@ -202,7 +202,7 @@ def keep_models(folder: Path, models: Mapping[str, Params], context: ModelContex
     Clients with equal models share a file. If all different models together are larger than `limit_mb`, only the
     index is written, with the reason.
     """
-    place = folder / PLACE
+    models_folder = folder / PLACE
     groups = _groups(models)
     why = _too_large([models[ids[0]] for ids in groups], limit_mb)
     if why:
@@ -216,12 +216,12 @@ def keep_models(folder: Path, models: Mapping[str, Params], context: ModelContex
     if groups:
         contents |= {name: net.frozen for net, name in frozen.items()}
     kept = {Path(INDEX).name, *file.values(), *frozen.values()}
-    for path in place.glob("*"):
+    for path in models_folder.glob("*"):
         if path.name not in kept:
             path.unlink()
-    stamps = {f"{PLACE}/{name}": _write_tensors(place / name, tensors) for name, tensors in contents.items()}
+    stamps = {f"{PLACE}/{name}": _write_tensors(models_folder / name, tensors) for name, tensors in contents.items()}
     stamps[INDEX] = write_bytes(folder / INDEX, index, sync=False)
-    fsync_folder(place)
+    fsync_folder(models_folder)
     return stamps
 
 

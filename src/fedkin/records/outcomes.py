@@ -86,8 +86,8 @@ def read_outcomes(folder: Path, metric: Metric) -> dict[str, Outcomes]:
     labels = table.column("label").to_numpy().astype(np.int64) if kind == "risk" else None
     persons = _persons_in(table)
     places: dict[str, list[int]] = {}
-    for place, id in enumerate(ids):
-        places.setdefault(id, []).append(place)
+    for row, id in enumerate(ids):
+        places.setdefault(id, []).append(row)
     try:
         return {
             id: Outcomes(

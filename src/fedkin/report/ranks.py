@@ -232,9 +232,9 @@ def svg(diagram: Diagram) -> str:
         ranks, y = [diagram.ranks[methods.index(name)] for name in group], axis + 10 + 8 * number
         lines.append((at(min(ranks)) - 5, y, at(max(ranks)) + 5, y, 4))
     base, half = axis + 24 + 8 * len(diagram.groups), (count + 1) // 2
-    for place, (name, rank) in enumerate(zip(methods, diagram.ranks, strict=True)):
-        left = place < half
-        y = base + 22 * (place if left else count - 1 - place)
+    for index, (name, rank) in enumerate(zip(methods, diagram.ranks, strict=True)):
+        left = index < half
+        y = base + 22 * (index if left else count - 1 - index)
         end = side - 8 if left else right + 8
         lines += [(at(rank), axis, at(rank), y, 1), (at(rank), y, end, y, 1)]
         texts.append((end + (-5 if left else 5), y + 4, f"{name} {rank:.2f}", "end" if left else "start"))

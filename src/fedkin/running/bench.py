@@ -176,12 +176,12 @@ def rank_on_suite(suite: Suite, label: str, lines: Sequence[Line]) -> tuple[list
     places = []
     for name, entry in suite.federations.items():
         if label in finished[name]:
-            place = _place(entry, label, finished[name])
+            standing = _place(entry, label, finished[name])
         else:
             mine = (line for line in lines if (line["federation"], line["method"]) == (name, label))
             failed = next((line["failed"] for line in mine if "failed" in line), "")
-            place = {"of": len(finished[name]), "failed": failed}
-        places.append({"federation": name, **_UNKNOWN, **place})
+            standing = {"of": len(finished[name]), "failed": failed}
+        places.append({"federation": name, **_UNKNOWN, **standing})
     everywhere = set.intersection(*map(set, finished.values()))
     methods = sorted(method for method in everywhere if split_control(method)[1] is None)
     means = {method: [_mean(rows[method]) for rows in finished.values()] for method in methods}
@@ -190,7 +190,7 @@ def rank_on_suite(suite: Suite, label: str, lines: Sequence[Line]) -> tuple[list
 
 def mean_gain(places: Sequence[Line]) -> Line | None:
     """The mean over federations of the difference from the best simple method, with Student's interval over them."""
-    gains = [place["gain"]["value"] for place in places if place["gain"] is not None]
+    gains = [standing["gain"]["value"] for standing in places if standing["gain"] is not None]
     interval = over(gains)
     if interval is None:
         return None
@@ -209,23 +209,23 @@ def _finished(suite: Suite, federation: str, lines: Sequence[Line]) -> dict[str,
 def _place(entry: Entry, label: str, rows: Mapping[str, BySeed]) -> Line:
     mine, fedavg = rows[label], rows.get("fedavg")
     first = mine[min(mine)]
-    place = _rank(label, rows) | {
+    standing = _rank(label, rows) | {
         "adds": _adds(label, rows), "clients": len(first["points"]), "lr": first["lr"],
         "given": sorted({text for line in mine.values() for text in line.get("given", ())}),
         "border": first["lr"] in (min(entry.rates), max(entry.rates)),
     }  # fmt: skip
     if "local" in rows:
         lost = _losses(mine, rows["local"])
-        place |= {
+        standing |= {
             "hurt": sum(value > 0 for value, _ in lost.values()),
             "surely": [id for id, (_, is_sure) in lost.items() if is_sure],
         }  # fmt: skip
     if fedavg is not None and all("trained" in line for line in (*mine.values(), *fedavg.values())):
-        place["trained"] = _total(mine, "trained") / _total(fedavg, "trained")
+        standing["trained"] = _total(mine, "trained") / _total(fedavg, "trained")
     if "bytes" in first:
-        place["bytes"] = _total(mine, "bytes") / len(mine)
+        standing["bytes"] = _total(mine, "bytes") / len(mine)
     aris = [line.get("ari") for line in mine.values()]
-    return place | ({} if None in aris else {"ari": float(np.mean(aris))})  # type: ignore[arg-type]
+    return standing | ({} if None in aris else {"ari": float(np.mean(aris))})  # type: ignore[arg-type]
 
 
 def _rank(label: str, rows: Mapping[str, BySeed]) -> Line:

@@ -31,13 +31,13 @@ _DAY = datetime.timedelta(days=1)
 _START = datetime.datetime(1970, 1, 1)
 
 
-def predict(rows: Any, place: Path = Path(__file__)) -> Any:
+def predict(rows: Any, file: Path = Path(__file__)) -> Any:
     """Return predictions [n, ...]: class names or labels, the probability of an event, or numbers.
 
     rows: for a model of a table, its columns by name; else an array [n, ...], or a dict of arrays. Raises ValueError
     for rows that do not fit.
     """
-    model, values = about(place), outputs(rows, place)
+    model, values = about(file), outputs(rows, file)
     if model["task"] == "segmentation":
         return values.argmax(1)
     if model["task"] != "classification":
@@ -46,10 +46,10 @@ def predict(rows: Any, place: Path = Path(__file__)) -> Any:
     return np.array(model["classes"])[labels] if model["classes"] else labels
 
 
-def outputs(rows: Any, place: Path = Path(__file__)) -> Any:
+def outputs(rows: Any, file: Path = Path(__file__)) -> Any:
     """Return the program's outputs [n, ...]: for a classification, probabilities [n, classes]."""
-    model = about(place)
-    arrays, run = arrays_of(rows, model), _program(place)
+    model = about(file)
+    arrays, run = arrays_of(rows, model), _program(file)
     count = len(arrays[0])
     if not count:
         raise ValueError("no rows; expected at least one")
@@ -69,16 +69,16 @@ def no_embedding(arrays: Mapping[str, Any]) -> str:
 
 
 @lru_cache
-def about(place: Path = Path(__file__)) -> dict[str, Any]:
+def about(file: Path = Path(__file__)) -> dict[str, Any]:
     """Return the description of the model, from the .json next to this file."""
-    content: dict[str, Any] = json.loads(place.with_suffix(".json").read_text(encoding="utf-8"))
+    content: dict[str, Any] = json.loads(file.with_suffix(".json").read_text(encoding="utf-8"))
     return content
 
 
 @lru_cache
-def _program(place: Path) -> Any:
-    model = about(place)
-    path, names = place.with_name(model["program"]), [one["name"] for one in model["inputs"]]
+def _program(file: Path) -> Any:
+    model = about(file)
+    path, names = file.with_name(model["program"]), [one["name"] for one in model["inputs"]]
     if path.suffix == ".onnx":
         import onnxruntime
 
@@ -273,7 +273,7 @@ def _csv_cells(path: str, delimiter: str | None) -> tuple[dict[str, Sequence[str
         text, delimiter = text[stated.end() :], delimiter or stated[1]
     delimiter = delimiter or max(",;\t|", key=text.partition("\n")[0].count)
     head, *rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter) if row] or [[]]
-    if twice := [name for place, name in enumerate(head) if name in head[:place]]:
+    if twice := [name for column, name in enumerate(head) if name in head[:column]]:
         raise ValueError(f"two columns are called {twice[0]!r}; rename one")
     if not rows:
         raise ValueError("no rows; expected at least one below the names of the columns")

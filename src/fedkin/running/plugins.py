@@ -243,14 +243,14 @@ def stages_of(settings: Mapping[str, Any]) -> list[Stage]:
 class _UserFile(NamedTuple):
     """A file that was read: its place, its hash, and its parts as {(section, label in the file): (name, part)}."""
 
-    place: str
+    path: str
     digest: str
     parts: dict[tuple[str, str], tuple[str, Any]]
 
     @property
     def listed(self) -> str:
         """The file as `own` lists it."""
-        return f"{self.place}#{self.digest}"
+        return f"{self.path}#{self.digest}"
 
 
 _FILES: dict[str, _UserFile] = {}  # by place
@@ -288,36 +288,36 @@ def read_own(table: Mapping[str, Any], folder: Path) -> list[str]:
     return files
 
 
-def _read_file(place: str, where: str) -> _UserFile:
+def _read_file(file_path: str, where: str) -> _UserFile:
     """Import a file and register its parts; returns its hash and parts."""
     try:
-        digest = hashlib.sha256(Path(place).read_bytes()).hexdigest()[:16]
+        digest = hashlib.sha256(Path(file_path).read_bytes()).hexdigest()[:16]
     except OSError as error:
-        raise ConfigError(f"{where}: {place}: {error.strerror or error}") from None
-    if place in _FILES:
-        if _FILES[place].digest == digest:
-            return _FILES[place]
-        for (section, _), (name, _) in _FILES.pop(place).parts.items():
+        raise ConfigError(f"{where}: {file_path}: {error.strerror or error}") from None
+    if file_path in _FILES:
+        if _FILES[file_path].digest == digest:
+            return _FILES[file_path]
+        for (section, _), (name, _) in _FILES.pop(file_path).parts.items():
             KINDS[section].known.pop(name, None)
-    file = _UserFile(place, digest, _named_parts(_import_file(place, where), f"{where}: {place}"))
+    file = _UserFile(file_path, digest, _named_parts(_import_file(file_path, where), f"{where}: {file_path}"))
     for (section, _), (name, part) in file.parts.items():
         KINDS[section].known[name] = part
-    _FILES[place] = file
+    _FILES[file_path] = file
     return file
 
 
-def _import_file(place: str, where: str) -> Any:
+def _import_file(path: str, where: str) -> Any:
     """Import a file as the module of the same name, so that processes that start later can import it too."""
-    name, folder = Path(place).stem, str(Path(place).parent)
+    name, folder = Path(path).stem, str(Path(path).parent)
     if not name.isidentifier():
-        raise ConfigError(f"{where}: {place}: its name cannot be that of a Python module; rename it")
+        raise ConfigError(f"{where}: {path}: its name cannot be that of a Python module; rename it")
     loaded = sys.modules.get(name)
     spec = loaded.__spec__ if loaded is not None else importlib.util.find_spec(name)
-    if spec is not None and spec.origin != place:
-        raise ConfigError(f"{where}: {place}: there is a Python module {name!r} already; rename the file")
+    if spec is not None and spec.origin != path:
+        raise ConfigError(f"{where}: {path}: there is a Python module {name!r} already; rename the file")
     if folder not in sys.path:
         sys.path.append(folder)
-    spec = importlib.util.spec_from_file_location(name, place)
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None  # noqa: PT018
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
@@ -325,10 +325,10 @@ def _import_file(place: str, where: str) -> Any:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == place]
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
         line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else 0
         raise ConfigError(
-            f"{where}: {place}, line {line}: {type(error).__name__}: {escaped(' '.join(str(error).split()), 300)}"
+            f"{where}: {path}, line {line}: {type(error).__name__}: {escaped(' '.join(str(error).split()), 300)}"
         ) from None
     return module
 

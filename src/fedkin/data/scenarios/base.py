@@ -100,10 +100,10 @@ class Scenario(Settings):
 
         clients = [
             Client(
-                name, samples("train", train[place]), samples("test", test[place]),
-                group=None if groups is None else groups[place], about={} if about is None else about[place],
+                name, samples("train", train[index]), samples("test", test[index]),
+                group=None if groups is None else groups[index], about={} if about is None else about[index],
             )
-            for place, name in enumerate(shuffled_ids(len(train), seed) if ids is None else ids)
+            for index, name in enumerate(shuffled_ids(len(train), seed) if ids is None else ids)
         ]  # fmt: skip
         return Federation(clients, dataset.task, f"{dataset.name}-{self.name}")
 
@@ -137,7 +137,7 @@ def set_apart(federation: Federation, unseen: Unseen, test: UnseenTest, seed: in
     if isinstance(unseen, float):  # at least one; independent of the order of clients
         ids = sorted(federation)
         drawn = rng(seed, "unseen").permutation(len(ids))[: max(1, round(unseen * len(ids)))]
-        chosen = {ids[place] for place in drawn}
+        chosen = {ids[index] for index in drawn}
     else:
         chosen = _ids_named(federation, (unseen,) if isinstance(unseen, str) else unseen)
     if len(chosen) == len(federation):

@@ -53,7 +53,7 @@ class Natural(_OwnClients):
         train, test, groups = self._clients_of(dataset)
         ids = self._ids(train, test, dataset.name)
         order = rng(seed, self.name, "order").permutation(len(ids))[: self.clients]
-        chosen = [ids[place] for place in order]
+        chosen = [ids[index] for index in order]
         return self.assembled(
             dataset, seed, [train[id] for id in chosen], [test.get(id, _NONE) for id in chosen],
             groups=[groups[id] for id in chosen] if groups else None, ids=chosen,
@@ -97,7 +97,7 @@ class Regions(_OwnClients):
             raise DataError(f"scenario regions: {dataset.name} does not say in which group its clients are")
         joined = self._joined({id: len(rows) for id, rows in train.items()}, group, seed)
         ids = list(joined)
-        ids = [ids[place] for place in rng(seed, self.name, "order").permutation(len(ids))]
+        ids = [ids[index] for index in rng(seed, self.name, "order").permutation(len(ids))]
         return self.assembled(
             dataset, seed,
             *([np.sort(np.concatenate([rows.get(member, _NONE) for member in joined[id]])) for id in ids]
@@ -111,7 +111,7 @@ class Regions(_OwnClients):
         for region in sorted(set(group.values())):
             small = sorted(id for id, size in sizes.items() if group[id] == region and size < self.min_size)
             order = rng(seed, self.name, region).permutation(len(small))
-            for number, members in enumerate(self._bundles([small[place] for place in order], sizes)):
+            for number, members in enumerate(self._bundles([small[index] for index in order], sizes)):
                 name = f"{region}-{number}"
                 if name in sizes:
                     raise DataError(f"scenario regions: a client of the data set is itself called {name!r}; rename it")
@@ -149,7 +149,7 @@ class Domains(Scenario):
         """The federation; raises DataError if the data set states no groups, ConfigError for too few samples."""
         train, test = (self._cut(dataset, split, seed) for split in SPLITS)
         clients = [(domain, number) for domain, parts in train.items() for number in range(len(parts))]
-        clients = [clients[place] for place in rng(seed, self.name, "order").permutation(len(clients))]
+        clients = [clients[index] for index in rng(seed, self.name, "order").permutation(len(clients))]
         return self.assembled(
             dataset, seed, [train[domain][number] for domain, number in clients],
             [test[domain][number] if domain in test else _NONE for domain, number in clients],

@@ -59,19 +59,19 @@ class Folder(Source):
 
     def load(self, root: Path) -> Dataset:
         """Read the images; raises DataError naming the folder or the file, ConfigError without Pillow."""
-        place = locate(root, self.path)
-        return self._dataset(place, self.files(place))[0]
+        folder = locate(root, self.path)
+        return self._dataset(folder, self.files(folder))[0]
 
-    def of_one(self, name: str, place: Path) -> tuple[Dataset, tuple[str, ...]]:
+    def of_one(self, name: str, folder: Path) -> tuple[Dataset, tuple[str, ...]]:
         """(data set, classes) of one client's folder CLASS/*.jpg, read as `load` reads it in a folder of clients."""
-        need_folder(place, "a folder of images for each class in it")
-        files = [(name, file) for file in _images(place)]
+        need_folder(folder, "a folder of images for each class in it")
+        files = [(name, file) for file in _images(folder)]
         if not files:
-            raise DataError(f"{place}: no image in it; expected folders CLASS/ of .jpg or .png images")
-        return self.model_copy(update={"folders": "clients"})._dataset(place, files)
+            raise DataError(f"{folder}: no image in it; expected folders CLASS/ of .jpg or .png images")
+        return self.model_copy(update={"folders": "clients"})._dataset(folder, files)
 
-    def _dataset(self, place: Path, files: Sequence[tuple[str, Path]]) -> tuple[Dataset, tuple[str, ...]]:
-        classes = self._class_names(place, {file.parent.name for _, file in files})
+    def _dataset(self, folder: Path, files: Sequence[tuple[str, Path]]) -> tuple[Dataset, tuple[str, ...]]:
+        classes = self._class_names(folder, {file.parent.name for _, file in files})
         channels = 1 if self.grey else 3
         scale = Scale(self.mean[:channels], self.std[:channels])
         scale.check(channels, "data")
@@ -86,49 +86,49 @@ class Folder(Source):
         client, group = (domain, None) if self.folders == "clients" else (None, domain)
         train, test = Part(torch.from_numpy(x), torch.from_numpy(label), client, group).split(is_test)
         task = Task(len(classes), (channels, *size))
-        return Dataset(place.name, train, test, task, scale), classes
+        return Dataset(folder.name, train, test, task, scale), classes
 
-    def _class_names(self, place: Path, folders: Collection[str]) -> tuple[str, ...]:
+    def _class_names(self, folder: Path, folders: Collection[str]) -> tuple[str, ...]:
         classes = self.classes or tuple(sorted(folders))
         if len(classes) < 2:
             expected = "expected folders of 2 or more classes, or their names in data.classes"
-            raise DataError(f"{place}: all images are of class {classes[0]!r}; {expected}")
+            raise DataError(f"{folder}: all images are of class {classes[0]!r}; {expected}")
         if odd := sorted(set(folders) - set(classes)):
-            raise DataError(f"{place}: data.classes has no class {escaped(odd[0], 60)!r}; {nearest(odd[0], classes)}")
+            raise DataError(f"{folder}: data.classes has no class {escaped(odd[0], 60)!r}; {nearest(odd[0], classes)}")
         return classes
 
-    def files(self, place: Path) -> list[tuple[str, Path]]:
+    def files(self, folder: Path) -> list[tuple[str, Path]]:
         """(domain, file) of every image in this folder, in alphabetical order; raises DataError if there is none."""
         expected = "folders DOMAIN/CLASS/ of .jpg or .png images"
-        need_folder(place, expected)
-        domains = self._domain_names(place)
-        files = [(name, file) for name in domains for file in _images(place / name)]
+        need_folder(folder, expected)
+        domains = self._domain_names(folder)
+        files = [(name, file) for name in domains for file in _images(folder / name)]
         if not files:
-            raise DataError(f"{place}: no image in it; expected {expected}")
-        _say_left_out(place, {file for _, file in files}, domains)
+            raise DataError(f"{folder}: no image in it; expected {expected}")
+        _say_left_out(folder, {file for _, file in files}, domains)
         return files
 
-    def _domain_names(self, place: Path) -> Sequence[str]:
-        there = sorted(path.name for path in place.iterdir() if path.is_dir() and not path.name.startswith("."))
+    def _domain_names(self, folder: Path) -> Sequence[str]:
+        there = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
         for name in self.domains:
             if name not in there:
-                raise ConfigError(f"data.domains: no folder {name!r} in {place}; {nearest(name, there)}")
+                raise ConfigError(f"data.domains: no folder {name!r} in {folder}; {nearest(name, there)}")
         return self.domains or there
 
 
-def _say_left_out(place: Path, read: set[Path], domains: Sequence[str]) -> None:
+def _say_left_out(folder: Path, read: set[Path], domains: Sequence[str]) -> None:
     """Log a warning about images that are not read: at another folder level, or of another format."""
-    every = {file for domain in domains for file in (place / domain).rglob("*") if file.suffix.lower() in _PICTURES}
+    every = {file for domain in domains for file in (folder / domain).rglob("*") if file.suffix.lower() in _PICTURES}
     if left_out := sorted(file for file in every - read if not file.name.startswith(".")):
         logging.getLogger("fedkin").warning(
-            "%s: %d pictures are left out, such as %s: expected DOMAIN/CLASS/ of %s", place, len(left_out),
-            escaped(str(left_out[0].relative_to(place)), 80), ", ".join(ENDINGS),
+            "%s: %d pictures are left out, such as %s: expected DOMAIN/CLASS/ of %s", folder, len(left_out),
+            escaped(str(left_out[0].relative_to(folder)), 80), ", ".join(ENDINGS),
         )  # fmt: skip
 
 
-def _images(place: Path) -> list[Path]:
+def _images(folder: Path) -> list[Path]:
     """CLASS/IMAGE of a folder, in alphabetical order."""
-    files = sorted(place.glob("*/*"))
+    files = sorted(folder.glob("*/*"))
     return [file for file in files if file.suffix.lower() in ENDINGS and not file.name.startswith(".")]
 
 

@@ -84,14 +84,14 @@ class TableSource(TableSettings):
 
     def rows(self, root: Path) -> tuple[pa.Table, str | None]:
         """(all rows, the column of the clients, if it is known); raises DataError naming the file."""
-        place = locate(root, self.path)
-        if not place.exists():
-            raise DataError(f"{place}: no such file or folder; expected {' or '.join(self.endings)}{ROOTED}")
-        if place.is_dir():
+        path = locate(root, self.path)
+        if not path.exists():
+            raise DataError(f"{path}: no such file or folder; expected {' or '.join(self.endings)}{ROOTED}")
+        if path.is_dir():
             coded = self.coded if isinstance(self, Csv) else []
-            return read_folder(place, self._file, self.endings, self.client, self.leave_out, coded)
-        table = self._file(place)
-        return remember(table, "files", [(place.name, table.num_rows)]), self.client
+            return read_folder(path, self._file, self.endings, self.client, self.leave_out, coded)
+        table = self._file(path)
+        return remember(table, "files", [(path.name, table.num_rows)]), self.client
 
     def table(self, root: Path) -> tuple[pa.Table, Reading]:
         """(all rows, the roles of the columns); raises DataError naming the file and what was expected."""

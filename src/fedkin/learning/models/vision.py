@@ -99,9 +99,9 @@ class AlexNet(_Vision):
         net = models.alexnet(weights=None, num_classes=self.width)
         layers = net.features
         layers[0] = _for_channels(layers[0], channels, stride=1 if side < 63 else None)
-        for place, layer in enumerate(layers if side < 63 else ()):
+        for index, layer in enumerate(layers if side < 63 else ()):
             if isinstance(layer, nn.MaxPool2d):
-                layers[place] = nn.MaxPool2d(3, 2, padding=1)
+                layers[index] = nn.MaxPool2d(3, 2, padding=1)
         return net
 
 
