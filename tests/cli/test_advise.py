@@ -118,6 +118,4 @@ def test_advice_reads_a_csv_file_as_init_does(tmp_path: Path) -> None:
     data, columns = tmp_path / "d.csv", ("--target", "died", "--client", "site", "--out", tmp_path / "o")
     data.write_text("site;cost;died\n" + "".join(f"{'abc'[row % 3]};1.{100 + row};{row % 2}\n" for row in range(60)))
     assert "say which: data.decimal" in refused("advise", data, *columns)
-    assert "2 clients with enough training samples" in refused(
-        "advise", data, *columns, "--decimal", "."
-    )
+    assert "2 clients with enough training samples" in refused("advise", data, *columns, "--decimal", ".")
