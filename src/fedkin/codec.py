@@ -143,10 +143,10 @@ def tree_of(named: Mapping[str, Any]) -> dict[str, Any]:
         if name.count("/") >= DEEPEST:
             raise Refused(f"a tree more than {DEEPEST} deep")
         *path, last = (part.replace("~1", "/").replace("~0", "~") for part in name.split("/"))
-        place = tree
+        level = tree
         for part in path:
-            place = place.setdefault(part, {})
-        place[last] = leaf
+            level = level.setdefault(part, {})
+        level[last] = leaf
     return tree
 
 

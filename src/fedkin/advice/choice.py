@@ -303,8 +303,8 @@ class Trials:
             return name, best
         mine, sizes = self._costs(OWN_BODIES, options, self.shares[name], folds)
         theirs, _ = self._costs(name, options, self.shares[name], folds)
-        place = clearly_better(mine, theirs, sizes)
-        return (name, best) if place is None else (OWN_BODIES, options[place])
+        index = clearly_better(mine, theirs, sizes)
+        return (name, best) if index is None else (OWN_BODIES, options[index])
 
     def _costs(
         self, name: str, options: Sequence[Option], ids: Iterable[str], folds: Sequence[int]

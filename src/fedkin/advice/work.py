@@ -253,9 +253,9 @@ class Work:
             for split in dict.fromkeys(part.split for part in parts) for id, client in self.federation.items()
         }  # fmt: skip
         groups, near = dict[str, tuple[str, ...]](), dict[str, tuple[str, ...]]()
-        for place, part in enumerate(parts):
+        for index, part in enumerate(parts):
             shape = part.shape.renamed({id: part.id_of(id) for id in self.federation})
-            groups |= {f"{place}.{count}": members for count, members in enumerate(shape.groups)}
+            groups |= {f"{index}.{count}": members for count, members in enumerate(shape.groups)}
             near |= dict(shape.near)
             for id, client in self.federation.items():
                 # No test samples: outcomes are needed sample by sample, so they are computed after the run.
@@ -264,12 +264,12 @@ class Work:
         together = Federation(clients, self.federation.task, self.federation.name)
         net, result = trained(method, together, self.bench, self.rates[rate])
         outcomes, module = {}, net.scratch()
-        for place, part in enumerate(parts):
+        for index, part in enumerate(parts):
             for id, client in self.federation.items():
                 params = result.models[part.id_of(id)]
                 train = trains[id, part.split] if part.heads and part.shape.partners(id) else None
                 test = client.train.take(self.folds[id].validated(part.split))
-                outcomes[f"{place}/{id}"] = self._outcomes(net, module, params, train, test)
+                outcomes[f"{index}/{id}"] = self._outcomes(net, module, params, train, test)
         return outcomes
 
     def _outcomes(self, net: Net, module: BodyHead, params: Params, train: Samples | None, test: Samples) -> Floats:
@@ -291,7 +291,7 @@ def method_of(
     """The method that trains a shape. keep_own: clients in a group that also train and use their own model."""
     pulls = (None if one == math.inf else one for one in strength)
     table: dict[str, Any] = {
-        "groups": {f"g{place}": members for place, members in enumerate(shape.groups)}, "near": dict(shape.near),
+        "groups": {f"g{index}": members for index, members in enumerate(shape.groups)}, "near": dict(shape.near),
         **dict(zip(("pull_weights", "pull_bias"), pulls, strict=True)), "own_body": own_body,
     }  # fmt: skip
     return parse(Given, {**table, "keep_own": tuple(sorted(keep_own)), "own_lr": own_lr}, "method")

@@ -71,10 +71,10 @@ def curve(risks: Any, labels: Any, bins: int = 10, persons: Persons | None = Non
     """
     p, y = _arrays(risks, labels)
     cuts = np.unique(np.quantile(p, np.linspace(0, 1, bins + 1)[1:-1]))
-    bin_number = np.searchsorted(cuts, p, side="right")
+    bin_numbers = np.searchsorted(cuts, p, side="right")
     points = []
-    for each in np.unique(bin_number):
-        inside = bin_number == each
+    for each in np.unique(bin_numbers):
+        inside = bin_numbers == each
         right, n = float(y[inside].sum()), int(inside.sum())
         known = wilson(right, n) if persons is None else rate_interval_of_persons(y[inside], persons[inside])
         low, high = known or (0.0, 1.0)

@@ -42,8 +42,8 @@ def holm(p: Any) -> list[float]:
     """
     order = np.argsort(p, kind="stable")
     corrected, most = [0.0] * len(p), 0.0
-    for place, at in enumerate(order):
-        most = max(most, min(1.0, (len(p) - place) * float(p[at])))
+    for rank, at in enumerate(order):
+        most = max(most, min(1.0, (len(p) - rank) * float(p[at])))
         corrected[int(at)] = most
     return corrected
 

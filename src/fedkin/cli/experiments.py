@@ -112,10 +112,10 @@ def compare(
         _compare_leaving_out(grid, names, groups, json)
         return
     # The validation figures of `fedkin tune` are valid for its tuned.toml, if no setting is changed.
-    place = grid.folder
+    folder = grid.folder
     if experiment is not None and experiment.name == "tuned.toml" and not changes and rounds is None:
-        place = experiment.parent
-    _compare(grid, names, validation_in(place), json)
+        folder = experiment.parent
+    _compare(grid, names, validation_in(folder), json)
 
 
 def _compare(grid: GridCommand, names: list[str], validation: Validation | None, json: bool) -> None:
@@ -156,8 +156,8 @@ def _compare_leaving_out(grid: GridCommand, names: list[str], groups: list[str],
     for group, by_method in results.items():
         runs = [result for by_seed in by_method.values() for result in by_seed.values()]
         summaries[group] = [run.summary for run in runs]
-        place = Path(runs[0].folder or grid.folder).parent
-        reports.append(output.write_run_report([run.folder for run in runs], place))
+        folder = Path(runs[0].folder or grid.folder).parent
+        reports.append(output.write_run_report([run.folder for run in runs], folder))
         if text := over_how_many(runs, unseen=True):
             partial.append(f"without {group}: {text}")
     if output.printed_as_json(json, summaries):

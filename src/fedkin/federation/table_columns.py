@@ -123,12 +123,12 @@ def _names(table: pa.Table, name: str, where: str) -> Names:
     named = ("numbers", "true and false", "nothing")
     if not table_values.is_text(kind) and table_values.name_of_type(kind) not in named:
         raise DataError(f"{where}: column {name!r}: expected texts or whole numbers, got {kind}")
-    values, code = table_values.codes(table, name)
+    values, codes = table_values.codes(table, name)
     if pa.types.is_floating(kind) and any(not value.lstrip("-").isdigit() for value in values):
         raise DataError(f"{where}: column {name!r}: expected texts or whole numbers, got fractions")
-    _need_all(table, name, code < 0, where)
+    _need_all(table, name, codes < 0, where)
     arrays.need_no_nul(values, f"{where}: column {name!r}")
-    return np.array(values, dtype=np.str_)[code]
+    return np.array(values, dtype=np.str_)[codes]
 
 
 def _need_all(table: pa.Table, name: str, empty: Flags, where: str) -> None:

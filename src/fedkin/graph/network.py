@@ -38,8 +38,8 @@ def network(
         raise ConfigError(f"run.network: {spec!r} with {n} peers: {expected}")
     draw = rng(seed, "network", *([round] if changing else []))
     linked = _links(kind, value, n, draw)
-    place = draw.permutation(n)
-    linked = linked[np.ix_(place, place)]
+    order = draw.permutation(n)
+    linked = linked[np.ix_(order, order)]
     return {names[i]: tuple(names[j] for j in np.flatnonzero(linked[i])) for i in range(n)}
 
 

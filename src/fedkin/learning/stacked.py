@@ -222,9 +222,9 @@ def _padded(batches: Sequence[Sequence[Any]]) -> tuple[Any, Any]:
     """Return the rows of all members' batches [K, steps, b], padded with zeros, and how many are in each [K, steps]."""
     counts = np.zeros((len(batches), max(map(len, batches))), np.int64)
     rows = np.zeros((*counts.shape, max(len(batch) for steps in batches for batch in steps)), np.int64)
-    for place, steps in enumerate(batches):
+    for index, steps in enumerate(batches):
         for step, batch in enumerate(steps):
-            rows[place, step, : len(batch)], counts[place, step] = batch, len(batch)
+            rows[index, step, : len(batch)], counts[index, step] = batch, len(batch)
     return rows, counts
 
 

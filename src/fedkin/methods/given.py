@@ -140,10 +140,10 @@ class Given(ServerMethod):
     def graph(self, server: ServerView) -> Graph:
         """Return the groups, with weight 1 from each client to those whose models are averaged for it."""
         ids, rows = server.clients, self.rows()
-        place = {id: number for number, id in enumerate(ids)}
+        row_of = {id: number for number, id in enumerate(ids)}
         weights = np.zeros((len(ids), len(ids)))
-        for id in rows.keys() & place.keys():
-            weights[place[id], [place[other] for other in rows[id] if other in place]] = 1.0
+        for id in rows.keys() & row_of.keys():
+            weights[row_of[id], [row_of[other] for other in rows[id] if other in row_of]] = 1.0
         np.fill_diagonal(weights, 0.0)
         named = {id: name for name, members in self.groups.items() for id in members if len(members) > 1}
         labels = canonical(np.array([named.get(id, f"\0{id}") for id in ids]))

@@ -401,8 +401,8 @@ def held_out(samples: Samples) -> tuple[list[int], list[int]]:
     _, first, unit = np.unique(samples.units(), return_index=True, return_inverse=True)
     times = samples.times()
     order = np.lexsort([first] if times is None else [first, times[first]])
-    place, count = order.argsort()[unit], max(len(first), 1)
-    out = (place * min(BLOCKS, count) // count) % FOLD == FOLD // 2
+    position, count = order.argsort()[unit], max(len(first), 1)
+    out = (position * min(BLOCKS, count) // count) % FOLD == FOLD // 2
     return np.flatnonzero(~out).tolist(), np.flatnonzero(out).tolist()
 
 

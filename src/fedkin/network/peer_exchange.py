@@ -372,7 +372,7 @@ class PeerOutbox:
         """Write the offers of an exchange by receiver, before they are made; equal offers are written once."""
         if not offers:
             return
-        places = {data: str(place) for place, data in enumerate(dict.fromkeys(offers.values()))}
+        places = {data: str(index) for index, data in enumerate(dict.fromkeys(offers.values()))}
         parts = {name: codec.tensor_of(data) for data, name in places.items()}
         tree = {"to": {id: places[data] for id, data in offers.items()}, "parts": parts}
         path = self.folder / f"{round}-{turn}.offers"

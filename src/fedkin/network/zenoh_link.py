@@ -70,7 +70,7 @@ class ZenohLink(Link):
         self._book = {name: member for name, member in book.items() if name not in (identity.name, router)}
         identity.check()
         dialled = [self._locator_of(name, book) for name in ([router] if router else dial)]
-        places = [locator(endpoint, "listen: ") for endpoint in listen]
+        endpoints = [locator(endpoint, "listen: ") for endpoint in listen]
         self._revoked = revoked
         self._signer = self.signatures = (Sealer if router else Signer)(identity, self._book, self._revoked)
         self._present: set[str] = set()
@@ -78,12 +78,14 @@ class ZenohLink(Link):
         self._state = Condition()
         self._over = Event()
         self._stop = zenoh.CancellationToken()
-        self._session = _session(participant_config(identity, self._book, places, dialled, router), self.me, places)
+        self._session = _session(
+            participant_config(identity, self._book, endpoints, dialled, router), self.me, endpoints
+        )
         self._offers = Offers(self._book)
         _close_at_exit(self)
         try:
-            places = [f"{KEY}/{self.me}/{name}" for name in self._book]
-            self._queryables = [self._session.declare_queryable(endpoint, self._asked) for endpoint in places]
+            keys = [f"{KEY}/{self.me}/{name}" for name in self._book]
+            self._queryables = [self._session.declare_queryable(key, self._asked) for key in keys]
             liveliness = self._session.liveliness()
             self._watch = liveliness.declare_subscriber(f"{ALIVE}/*", self._seen, history=True)
             self._token = liveliness.declare_token(f"{ALIVE}/{self.me}")
@@ -255,9 +257,9 @@ def run_router(identity: Identity, book: AddressBook, listen: Iterable[str]) -> 
     Raises LinkError if it cannot listen at an address, ConfigError for invalid settings.
     """
     identity.check()
-    places = [locator(endpoint, "listen: ") for endpoint in listen]
+    endpoints = [locator(endpoint, "listen: ") for endpoint in listen]
     names = sorted(set(book) - {identity.name})
-    session = _session(router_config(identity, names, places), identity.name, places)
+    session = _session(router_config(identity, names, endpoints), identity.name, endpoints)
     token = session.liveliness().declare_token(f"{ALIVE}/{identity.name}")
     try:
         yield session

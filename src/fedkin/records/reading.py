@@ -256,10 +256,10 @@ def checked(form: type[M], value: Any, where: str | Path) -> M:
         return form.model_validate(value)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
+        location = ".".join(map(str, first["loc"]))
         got = "" if first["type"] == "missing" else f", got {escaped(repr(first['input']), 60)}"
         problem = first["msg"][:1].lower() + first["msg"][1:]
-        raise RunError(f"{where}: {place + ': ' if place else ''}{problem}{got}; {MEND}") from None
+        raise RunError(f"{where}: {location + ': ' if location else ''}{problem}{got}; {MEND}") from None
 
 
 def record_in(path: Path, form: type[M]) -> M:

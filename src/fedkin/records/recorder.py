@@ -149,10 +149,10 @@ class Records:
     def _drop_after(self, round: int) -> None:
         """Remove graphs and features of later rounds; after round 0, parts, checkpoints and models too."""
         assert self.folder is not None
-        for place in ("parts", "checkpoint", "models") if not round else ():
-            shutil.rmtree(self.folder / place, ignore_errors=True)
-        for place, kind in (("graphs", "npz"), ("features", "safetensors")):
-            for number, path in reading.files_in(self.folder / place, kind).items():
+        for name in ("parts", "checkpoint", "models") if not round else ():
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+        for name, kind in (("graphs", "npz"), ("features", "safetensors")):
+            for number, path in reading.files_in(self.folder / name, kind).items():
                 if number > round:
                     path.unlink()
 
@@ -192,8 +192,8 @@ class Records:
             new, file = self.rows[name][self.flushed[name] :], f"parts/{name}-{round:06d}.{_ending(name)}"
             self.sealed[file] = self._write_rows(file, name, new)
         self.flushed = {name: len(rows) for name, rows in self.rows.items()}
-        for place in sorted({(self.folder / name).parent for name in self.sealed}):
-            fsync_folder(place)
+        for below in sorted({(self.folder / name).parent for name in self.sealed}):
+            fsync_folder(below)
         # A resumed run writes federation.json again.
         stamps = {name: stamp for name, stamp in self.sealed.items() if name != _FEDERATION}
         Checkpoints(self.folder).write(round, {"round": round, "graph": self.last_graph, **state}, stamps)

@@ -78,8 +78,8 @@ def labels_of(runs: Sequence[Result]) -> list[str]:
         numbers = [number for number, other in enumerate(names) if other == name]
         mine = [runs[number] for number in numbers]
         if not seeds_of_one(mine):
-            for number, place in zip(numbers, _distinguishing_folders(mine), strict=True):
-                labels[number] = f"{name} ({place})"
+            for number, folder in zip(numbers, _distinguishing_folders(mine), strict=True):
+                labels[number] = f"{name} ({folder})"
     return labels
 
 

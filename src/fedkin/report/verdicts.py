@@ -237,13 +237,13 @@ def _tree(
     kept, shown = _drawn_nodes(tests)
     below = Counter(shown)
     nodes = []
-    for place, node in enumerate(kept):
+    for index, node in enumerate(kept):
         tested, judged = tests.nodes[node], by_node.get(node)
         nodes.append({
             "parent": None if tested.parent is None else shown[tested.parent], "size": tests.sizes[node],
             "said": tested.summary() if tested.p else "", "cut": bool(tests.children[node]),
             "group": judged and judged.number, "verdict": judged and judged.verdict,
-            "client": only.get(node), "left": below[place] - 1, "level": levels.get(node),
+            "client": only.get(node), "left": below[index] - 1, "level": levels.get(node),
         })  # fmt: skip
     last = [-1] * len(number)
     for id, leaf in tests.leaf.items():

@@ -92,10 +92,10 @@ class RunSettings(EngineSettings):
     @classmethod
     def _known(cls, names: tuple[str, ...], about: ValidationInfo) -> tuple[str, ...]:
         registry: Mapping[str, Any] = TRACKERS if about.field_name == "trackers" else MEASURES
-        for place, name in enumerate(names):
+        for index, name in enumerate(names):
             if name not in registry:
                 raise ValueError(f"no {name!r}; {nearest(name, registry)}")
-            if name in names[:place]:
+            if name in names[:index]:
                 raise ValueError(f"{name!r} is there twice")
         return names
 
@@ -191,12 +191,12 @@ def assign(table: dict[str, Any], path: str, value: Any, where: str) -> None:
     if first not in SECTIONS:
         whole = "" if sections else f"a setting is named with its section, such as method.{last}; "
         raise ConfigError(f"{where}: no section {first!r}; {whole}{nearest(first, SECTIONS)}")
-    place = table
+    section_table = table
     for section in sections:
-        place = place.setdefault(section, {})
-        if not isinstance(place, dict):
+        section_table = section_table.setdefault(section, {})
+        if not isinstance(section_table, dict):
             raise ConfigError(f"{where}: {section!r} is a value, not a section")
-    place[last] = value
+    section_table[last] = value
 
 
 def resolve_changes(changes: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:

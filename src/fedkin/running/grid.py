@@ -217,7 +217,7 @@ def held_out(federation: Federation, hold: HoldOut, seed: int) -> Federation:
         if len(seen) < 2:
             raise ConfigError(f"hold {hold}: one client takes part, so that none can be held out")
         count = min(max(1, round(hold.share * len(seen))), len(seen) - 1)
-        unseen = {seen[place] for place in rng(seed, "hold-out").permutation(len(seen))[:count]}
+        unseen = {seen[index] for index in rng(seed, "hold-out").permutation(len(seen))[:count]}
 
     def split(id: str, train: Samples, phase: int) -> tuple[Samples, Samples]:
         if hold.what == "clients":
@@ -386,15 +386,15 @@ def _attempt(runs: Runs, seed: int, folder: Path, watcher: Watcher | None) -> Re
 def _check_samples_of(cells: Sequence[Cell], seeds: Sequence[int], folder: Path) -> None:
     """Raise RunError if runs are to come, and a run that is here has other samples than it would have now."""
     places = [(cell.runs, seed, _folder_of(cell, seed, folder)) for cell in cells for seed in seeds]
-    if all((place / "summary.json").exists() or (place / FAILED).exists() for *_, place in places):
+    if all((run_folder / "summary.json").exists() or (run_folder / FAILED).exists() for *_, run_folder in places):
         return
     known: dict[str, str] = {}
-    for runs, seed, place in places:
-        if (place / "federation.json").exists():
+    for runs, seed, run_folder in places:
+        if (run_folder / "federation.json").exists():
             key = repr((runs.experiment.data, runs.experiment.scenario, runs.hold, seed))
             if key not in known:
                 known[key] = runs.federation(seed).fingerprint()
-            check_samples(place, known[key])
+            check_samples(run_folder, known[key])
 
 
 def _folder_of(cell: Cell, seed: int, folder: Path) -> Path:

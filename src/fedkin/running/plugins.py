@@ -195,13 +195,13 @@ class Resolver:
         """Return the sections [methods.NAME], with method names in place of FILE.py:NAME, also inside them."""
         changed: dict[str, Any] = {}
         for key, inner in sections.items():
-            place = f"{where}.{key}"
-            name = self.name(key, "method", place)
+            location = f"{where}.{key}"
+            name = self.name(key, "method", location)
             if name in changed:
                 raise ConfigError(
-                    f"{place}: this is {name!r}, which has a section of its own already; make one of both"
+                    f"{location}: this is {name!r}, which has a section of its own already; make one of both"
                 )
-            changed[name] = self._value(inner, "", f"{place}.")
+            changed[name] = self._value(inner, "", f"{location}.")
         return changed
 
     def name(self, name: str, section: str, where: str, required: bool = True) -> str:
@@ -216,10 +216,10 @@ class Resolver:
                     f"{where}: {escaped(name)}: say which part of the file is meant: {escaped(name)}:NAME"
                 )
             return name
-        place, label = str((self.folder / split["path"]).resolve()), split["part"]
-        file = _read_file(place, where)
+        file_path, label = str((self.folder / split["path"]).resolve()), split["part"]
+        file = _read_file(file_path, where)
         if (section, label) not in file.parts:
-            reason = _why_no_part(section, label, file, sys.modules[Path(place).stem])
+            reason = _why_no_part(section, label, file, sys.modules[Path(file_path).stem])
             raise ConfigError(f"{where}: {split['path']}: {reason}")
         self.files.append(file.listed)
         return file.parts[section, label][0] + (split["control"] or "")
@@ -241,7 +241,7 @@ def stages_of(settings: Mapping[str, Any]) -> list[Stage]:
 
 
 class _UserFile(NamedTuple):
-    """A file that was read: its place, its hash, and its parts as {(section, label in the file): (name, part)}."""
+    """A file that was read: its path, its hash, and its parts as {(section, label in the file): (name, part)}."""
 
     path: str
     digest: str
@@ -253,7 +253,7 @@ class _UserFile(NamedTuple):
         return f"{self.path}#{self.digest}"
 
 
-_FILES: dict[str, _UserFile] = {}  # by place
+_FILES: dict[str, _UserFile] = {}  # by path
 
 
 def without_hash(listed: str) -> tuple[str, str]:
@@ -277,12 +277,12 @@ def read_own(table: Mapping[str, Any], folder: Path) -> list[str]:
     files = []
     for text in listed:
         path, digest = without_hash(text)
-        place = str((folder / path).resolve())
-        read = _read_file(place, "own")
+        file_path = str((folder / path).resolve())
+        read = _read_file(file_path, "own")
         if digest not in ("", read.digest):
             raise ConfigError(
-                f"own: {place} has changed since this was begun (its hash was {digest}, and is {read.digest}): put it "
-                "back, or start again"
+                f"own: {file_path} has changed since this was begun (its hash was {digest}, and is {read.digest}): "
+                "put it back, or start again"
             )
         files.append(read.listed)
     return files

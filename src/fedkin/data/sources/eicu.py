@@ -138,9 +138,9 @@ def _treatments(folder: Path, hours: float) -> tuple[Ints, Names]:
 def _has(ids: Ints, names: Names, stays: Ints, fit: Flags, least: int) -> Floats:
     """[stays, kept] 1 if a stay has a name, from pairs of a stay and a name; see `indicators`."""
     order = np.argsort(stays)
-    place = np.minimum(np.searchsorted(stays[order], ids), len(order) - 1)
-    here = stays[order][place] == ids
-    return indicators(order[place[here]], names[here], fit, least).astype(np.float64)
+    row = np.minimum(np.searchsorted(stays[order], ids), len(order) - 1)
+    here = stays[order][row] == ids
+    return indicators(order[row[here]], names[here], fit, least).astype(np.float64)
 
 
 # -- tables and columns --------------------------------------------------------------------------------------------

@@ -151,16 +151,16 @@ class Hub(TableSettings):
         """[n, 1 or 3, height, width] bytes."""
         pictures = np.empty(0, np.uint8)
         for row in range(len(rows)):
-            place = f"{where}: row {row}: {self.image!r}"
+            location = f"{where}: row {row}: {self.image!r}"
             try:
                 image = rows[row][self.image]
                 if hasattr(image, "convert"):
                     image = as_bytes(image)
             except Exception as error:  # on a damaged image the decoders raise many kinds of exceptions
-                raise DataError(f"{place} cannot be read ({error_text(error)})") from None
+                raise DataError(f"{location} cannot be read ({error_text(error)})") from None
             if not hasattr(image, "convert"):
                 how = "cast the column to datasets.Image()"
-                raise DataError(f"{place}: expected a picture, got {type(image).__name__}; {how}")
+                raise DataError(f"{location}: expected a picture, got {type(image).__name__}; {how}")
             pixels = picture(image if self.size is None else image.resize((self.size, self.size), 2))
             if not row:
                 pictures = np.empty((len(rows), *pixels.shape), np.uint8)
@@ -174,10 +174,10 @@ class Hub(TableSettings):
 def _with_names(rows: Any) -> pa.Table:
     """The columns as a table, with the names of classes in place of their numbers."""
     table: pa.Table = rows.with_format("arrow")[:]
-    for place, name in enumerate(table.column_names):
+    for column, name in enumerate(table.column_names):
         feature = rows.features[name]
         if hasattr(feature, "int2str"):
             numbers = table.column(name).to_pylist()
             names = [None if number is None or number < 0 else feature.int2str(number) for number in numbers]
-            table = table.set_column(place, name, pa.array(names, pa.string()))
+            table = table.set_column(column, name, pa.array(names, pa.string()))
     return table

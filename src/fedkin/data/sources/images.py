@@ -368,8 +368,8 @@ def _records(files: Sequence[Path], expected: str, labels: tuple[int, ...], whic
             raise DataError(f"{path}: {values.size} bytes, truncated or another file; {expected}")
         parts.append(values.reshape(-1, length))
         # Check all label bytes: in another kind of file one of them may be valid by chance, but hardly both.
-        for place, count in enumerate(labels):
-            check_labels(parts[-1][:, place], range(count), path)
+        for column, count in enumerate(labels):
+            check_labels(parts[-1][:, column], range(count), path)
     records = np.concatenate(parts)
     x = records[:, len(labels) :].reshape(-1, 3, 32, 32)
     return Part(torch.from_numpy(x), torch.from_numpy(records[:, which].astype(np.int64)))

@@ -41,9 +41,9 @@ class Mixed(Model):
         """Fill in settings that a net computes by itself, such as the hash of its files."""
         complete = {}
         for body, table in tables.items():
-            place = f"model.nets.{body}"
+            location = f"model.nets.{body}"
             try:
-                net = parse(choose(MODELS, table.get("name"), f"{place}.name"), table, place)
+                net = parse(choose(MODELS, table.get("name"), f"{location}.name"), table, location)
             except ConfigError as error:
                 raise ValueError(str(error)) from None
             field = _width_field(type(net))
@@ -65,7 +65,7 @@ class Mixed(Model):
     def deal_bodies(self, ids: Iterable[str]) -> dict[str, Model]:
         """Return the net of every client."""
         models = [self.sized(body) for body in self.bodies]
-        return {id: models[place % len(models)] for place, id in enumerate(sorted(ids))}
+        return {id: models[index % len(models)] for index, id in enumerate(sorted(ids))}
 
     def build(self, task: Task) -> tuple[nn.Module, nn.Module]:
         """Return (body, head) of the first of `bodies`."""

@@ -198,6 +198,6 @@ def _pooled(z: Tensor, mask: Tensor | None, pool: Pool) -> Tensor:
     weight = z.new_ones(z.shape[:2]) if mask is None else (mask != 0).to(z.dtype)
     if pool == "mean":
         return (z * weight.unsqueeze(-1)).sum(1) / weight.sum(1, keepdim=True).clamp_min(1.0)
-    position = torch.arange(1, z.shape[1] + 1, device=z.device, dtype=z.dtype) * weight
-    where = position.argmax(1) if pool == "last" else weight.argmax(1)
+    positions = torch.arange(1, z.shape[1] + 1, device=z.device, dtype=z.dtype) * weight
+    where = positions.argmax(1) if pool == "last" else weight.argmax(1)
     return z.gather(1, where[:, None, None].expand(-1, 1, z.shape[2])).squeeze(1)

@@ -144,10 +144,10 @@ def members_graph(cluster: Mapping[str, str], clusters: Iterable[str], round: in
     cluster: {client id: cluster}.
     """
     ids = tuple(sorted(cluster))
-    place = {name: index for index, name in enumerate(clusters)}
-    labels = np.array([place[cluster[id]] for id in ids], dtype=np.int64)
+    column_of = {name: index for index, name in enumerate(clusters)}
+    labels = np.array([column_of[cluster[id]] for id in ids], dtype=np.int64)
     # Written out: a product of membership matrices takes ten times as long, and clusters may hold thousands.
-    members = [np.flatnonzero(labels == number) for number in range(len(place))]
+    members = [np.flatnonzero(labels == number) for number in range(len(column_of))]
     starts = np.concatenate([[0], np.cumsum([len(members[label]) - 1 for label in labels])])
     columns = np.empty(starts[-1], dtype=np.int32)
     for rows in members:

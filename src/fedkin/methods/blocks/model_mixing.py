@@ -25,12 +25,12 @@ def mixing_matrix(rows: Mapping[str, Mapping[str, float]]) -> tuple[tuple[str, .
     (('a', 'b'), [[0.75, 0.25], [0.0, 1.0]])
     """
     ids = tuple(sorted(rows))
-    place = {id: k for k, id in enumerate(ids)}
+    row_of = {id: k for k, id in enumerate(ids)}
     mixing = np.zeros((len(ids), len(ids)))
     for id in ids:
         for other, weight in rows[id].items():
-            if other in place:
-                mixing[place[id], place[other]] = weight
+            if other in row_of:
+                mixing[row_of[id], row_of[other]] = weight
     return ids, mixing
 
 

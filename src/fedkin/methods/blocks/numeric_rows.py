@@ -45,18 +45,18 @@ def _numbers(name: str, values: Tensor, task: Task) -> npt.NDArray[np.float32]:
     flat: npt.NDArray[Any] = values.numpy().reshape(len(values), -1)
     if name not in task.codes:
         return np.asarray(flat, dtype=np.float32)
-    # A code counts by itself (a bag of tokens) and with its place (a column of categories).
-    place = np.arange(1, flat.shape[1] + 1)
-    counts = np.concatenate([_hashed(flat, 0 * place, name), _hashed(flat, place, name)], axis=1)
+    # A code counts by itself (a bag of tokens) and with its position (a column of categories).
+    positions = np.arange(1, flat.shape[1] + 1)
+    counts = np.concatenate([_hashed(flat, 0 * positions, name), _hashed(flat, positions, name)], axis=1)
     return np.asarray(counts / flat.shape[1] ** 0.5, dtype=np.float32)
 
 
-def _hashed(codes: npt.NDArray[Any], place: npt.NDArray[np.int64], name: str) -> npt.NDArray[np.float32]:
+def _hashed(codes: npt.NDArray[Any], positions: npt.NDArray[np.int64], name: str) -> npt.NDArray[np.float32]:
     """Counts of codes in hashed columns with random signs, [n, _WIDTH]."""
     seed = np.uint64(key(0, name, "codes"))
-    # splitmix64 of code and place.
+    # splitmix64 of code and position.
     z = codes.astype(np.int64).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    z = z ^ (place.astype(np.uint64) * np.uint64(0xD1342543DE82EF95) + seed)
+    z = z ^ (positions.astype(np.uint64) * np.uint64(0xD1342543DE82EF95) + seed)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         z = (z ^ (z >> np.uint64(shift))) * np.uint64(factor)
     z = z ^ (z >> np.uint64(31))

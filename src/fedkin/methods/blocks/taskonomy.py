@@ -141,7 +141,7 @@ class Taskonomy(ServerMethod):
         founders = sum(id not in ids for id in order[: state["founders"]])
         rows = [state["row"][id] for id in remaining if state["row"][id] < len(state["adjacency"])]
         state["adjacency"] = state["adjacency"][rows][:, rows]
-        state["row"], state["founders"] = {id: place for place, id in enumerate(remaining)}, founders or len(remaining)
+        state["row"], state["founders"] = {id: row for row, id in enumerate(remaining)}, founders or len(remaining)
 
     # Each kind of signature defines the following.
 
@@ -261,7 +261,7 @@ class Taskonomy(ServerMethod):
             state["model"] = {id: str(number) for id, number in group.items()}
         else:
             adopt_models(server, ids, related)
-        state["group"], state["row"] = group, {id: place for place, id in enumerate(ids)}
+        state["group"], state["row"] = group, {id: row for row, id in enumerate(ids)}
         state["founders"], state["gamma"], state["adjacency"] = len(ids), related.gamma, stored(related.adjacency)
         return related
 
