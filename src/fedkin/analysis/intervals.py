@@ -268,14 +268,12 @@ def added(differences: Mapping[int, Mapping[str, float]], level: float = LEVEL) 
     ]
     if not means or len(means) < len(differences):
         return None
-    bounds = over(means, level)
-    if bounds is None:
-        return Added(float(np.mean(means)), None, None, len(means))
-    mean = float(np.mean(means))
-    if np.ptp(means) <= 1e-12:
+    mean, bounds = float(np.mean(means)), over(means, level)
+    if bounds is not None and np.ptp(means) <= 1e-12:
         common = sorted(set.intersection(*map(set, differences.values())))
         table = np.array([[by_client[id] for id in common] for by_client in differences.values()])
         spread = math.sqrt(table.var(0, ddof=1).mean() / len(common)) if common else 0.0
         half = student(level, len(means) - 1) * spread / math.sqrt(len(means))
         bounds = Interval(mean - half, mean + half)
-    return Added(mean, *bounds, len(means))
+    low, high = (None, None) if bounds is None else bounds
+    return Added(mean, low, high, len(means))

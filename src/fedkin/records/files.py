@@ -104,7 +104,7 @@ def _stamp(file: BufferedIOBase) -> Stamp:
 def leftovers(folder: Path) -> list[Path]:
     """Return temporary files that a killed process left in this folder, or in its subfolders that are no runs."""
     inside = (path for path in folder.iterdir() if path.is_dir() and not (path / "experiment.toml").exists())
-    paths = (path for below in (folder, *inside) for path in below.glob("*.part"))
+    paths = (path for parent in (folder, *inside) for path in parent.glob("*.part"))
     return sorted(path for path in paths if _PARTIAL.fullmatch(path.name))
 
 

@@ -192,8 +192,8 @@ class Records:
             new, file = self.rows[name][self.flushed[name] :], f"parts/{name}-{round:06d}.{_ending(name)}"
             self.sealed[file] = self._write_rows(file, name, new)
         self.flushed = {name: len(rows) for name, rows in self.rows.items()}
-        for below in sorted({(self.folder / name).parent for name in self.sealed}):
-            fsync_folder(below)
+        for parent in sorted({(self.folder / name).parent for name in self.sealed}):
+            fsync_folder(parent)
         # A resumed run writes federation.json again.
         stamps = {name: stamp for name, stamp in self.sealed.items() if name != _FEDERATION}
         Checkpoints(self.folder).write(round, {"round": round, "graph": self.last_graph, **state}, stamps)

@@ -68,13 +68,13 @@ def features_of(run: Result, ids: Sequence[str], budget: FeatureBudget) -> dict[
     rounds = []
     for round in kept:
         features = last if round == kept[-1] else _read(run, round, number)
-        index = [number[id] for id in features.ids]
+        indices = [number[id] for id in features.ids]
         clouds: dict[str, Any] = {}
         for name in ("features", "anchors"):
             if (cloud := getattr(features, name)) is not None:
                 clouds[name] = {"separation": _separations(run, features, cloud, round)}
-                clouds[name] |= _drawn(cloud, getattr(last, name), index, budget.points) if drawn else {}
-        heads = _heads(features, index, run, budget.heads)
+                clouds[name] |= _drawn(cloud, getattr(last, name), indices, budget.points) if drawn else {}
+        heads = _heads(features, indices, run, budget.heads)
         rounds.append({
             "round": round, "clouds": clouds, "heads": heads, "kept": len(features.ids), "clients": features.clients,
         })  # fmt: skip
@@ -92,7 +92,7 @@ def _read(run: Result, round: int, clients: Container[str]) -> Features:
     return features
 
 
-def _drawn(whole: Cloud, final: Cloud | None, index: Sequence[int], most: int) -> dict[str, Any]:
+def _drawn(whole: Cloud, final: Cloud | None, indices: Sequence[int], most: int) -> dict[str, Any]:
     """Positions of at most this number of points in -1..1, along the principal axes of the `final` points."""
     # Points of the server, and of as many first clients as the limit allows.
     counts = np.bincount(whole.client[whole.client >= 0], minlength=1)
@@ -102,7 +102,7 @@ def _drawn(whole: Cloud, final: Cloud | None, index: Sequence[int], most: int) -
     same = final is not None and final.points.shape[1] == cloud.points.shape[1]
     at = pca(final.points if final is not None and same else cloud.points, cloud.points)
     x, y = np.round(at / max(float(np.abs(at).max(initial=0.0)), 1e-12), 3).T.tolist()
-    client = [-1 if c < 0 else index[c] for c in cloud.client.tolist()]
+    client = [-1 if c < 0 else indices[c] for c in cloud.client.tolist()]
     return {"client": client, "label": cloud.label.tolist(), "x": x, "y": y}
 
 
@@ -119,7 +119,7 @@ def _separations(run: Result, features: Features, cloud: Cloud, round: int) -> d
     return {name: None if value is None else float(f"{value:.4f}") for name, value in silhouettes.items()}
 
 
-def _heads(features: Features, index: Sequence[int], run: Result, most: int) -> dict[str, Any] | None:
+def _heads(features: Features, indices: Sequence[int], run: Result, most: int) -> dict[str, Any] | None:
     """Similarity of heads, with clients ordered by planted group and classes."""
     if features.heads is None:
         return None
@@ -130,4 +130,4 @@ def _heads(features: Features, index: Sequence[int], run: Result, most: int) -> 
         return str(facts.get("group")), sorted(facts.get("labels", {})), features.ids[row]
 
     order = sorted(range(count), key=key)
-    return {"clients": [index[row] for row in order], **pack_matrix(features.heads[np.ix_(order, order)], 1)}
+    return {"clients": [indices[row] for row in order], **pack_matrix(features.heads[np.ix_(order, order)], 1)}

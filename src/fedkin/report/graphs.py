@@ -305,8 +305,8 @@ def sharing_of(run: Result, ids: Sequence[str]) -> dict[str, Any] | None:
     for round in rounds:
         graph = run.graph_at(round)
         weights = learned_weights(graph)
-        index = np.array([number[id] for id in graph.ids])
-        present = overlap[np.ix_(index, index)]
+        indices = np.array([number[id] for id in graph.ids])
+        present = overlap[np.ix_(indices, indices)]
         values = (*mean_by_level(weights, present), correlation(weights, present))
         for name, value in zip(("none", "some", "all", "correlation"), values, strict=True):
             figures[name].append(None if value is None else float(f"{value:.4g}"))

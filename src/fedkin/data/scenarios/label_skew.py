@@ -84,8 +84,8 @@ class Dirichlet(Scenario):
 def _reassign_surplus(owner: Ints, labels: Ints, sizes: Ints, wanted: Ints, draw: np.random.Generator) -> Ints:
     """The owners after clients above their wanted size gave random samples to clients below theirs."""
     mixed = np.lexsort((draw.random(len(owner)), owner))
-    position = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    given = mixed[position >= wanted[owner[mixed]]]
+    positions = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    given = mixed[positions >= wanted[owner[mixed]]]
     given = given[np.lexsort((draw.random(len(given)), labels[given]))]
     takers = draw.permutation(np.flatnonzero(wanted > sizes))
     changed = owner.copy()
